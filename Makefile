@@ -1,0 +1,31 @@
+# `make run` and `make test` do every set-up step themselves, from a bare Debian 12.
+.PHONY: setup run test lint bench clean
+.DELETE_ON_ERROR:
+
+PY := .venv/bin/python
+STAMP := .venv/.ready
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml deploy/setup
+	@deploy/setup
+	@touch $@
+
+# Records on local disk, the live view in this terminal, Ctrl-C to end.
+run: $(STAMP)
+	@$(PY) -m agent run --show $(ARGS)
+
+test: lint
+	@$(PY) -m pytest $(ARGS)
+
+lint: $(STAMP)
+	@$(PY) -m ruff format --check --quiet agent tests bench
+	@$(PY) -m ruff check --quiet agent tests bench
+	@$(PY) -m mypy
+	@.venv/bin/lint-imports --no-cache
+
+bench: $(STAMP)
+	@$(PY) bench/storm.py $(ARGS)
+
+clean:
+	rm -rf .venv .cache

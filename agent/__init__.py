@@ -1,3 +1,3 @@
-"""An incident-response agent for GPU training clusters: who ran what, and is it true."""
+"""Incident response for GPU training clusters: who ran what, and is it true."""
 
 __version__ = "0.1.0"

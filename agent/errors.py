@@ -1,4 +1,4 @@
-"""Every error the agent raises on purpose, each with the exit code it ends a command with.
+"""Every error the agent raises on purpose, and the exit code each gives a command.
 
 AgentError (2)
 ├── UsageError (64)          the command line or the configuration is wrong
@@ -35,7 +35,7 @@ class BusyError(AgentError):
 
 
 class LoadError(AgentError):
-    """The probes could not be compiled, loaded, attached or pinned; says which and why."""
+    """Probes could not be compiled, loaded, attached or pinned; says which and why."""
 
 
 class DecodeError(AgentError):

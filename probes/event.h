@@ -71,24 +71,35 @@ struct ir_head {
 
 /* One process as the kernel holds it, seen at the moment of the event. */
 struct ir_task {
+	/* who and whose */
 	u64 start_ns; /* CLOCK_BOOTTIME; with tgid it is the process key */
 	u64 real_parent_start_ns;
 	u64 parent_start_ns; /* differs from real_parent while traced */
-	u64 cgroup_id;       /* cgroup v2 */
-	u64 cap_inheritable;
-	u64 cap_permitted;
-	u64 cap_effective;
-	u64 cap_bounding;
-	u64 cap_ambient;
-	u64 exe_ino;
 	u32 tgid;
 	u32 tid;
 	u32 real_parent_tgid;
 	u32 parent_tgid;
 	u32 pgid;
 	u32 sid;
-	u32 vpid;     /* the process's pid in its own pid namespace */
-	u32 ns_level; /* how deep that namespace is; 0 is the host's */
+	u32 vpid;   /* the process's pid in its own pid namespace */
+	u32 ptrace; /* task->ptrace, 0 when not traced */
+	char comm[16];
+	/* its executable: zeros without an address space */
+	u64 exe_ino;
+	u32 exe_dev; /* kernel encoding: major << 20 | minor */
+	u32 exe_nlink;
+	u32 exe_uid;
+	u32 exe_mode;
+	u32 exe_flags;
+	u32 exe_pad;
+	/* where and as whom it runs: the same bytes for most processes of a service,
+	 * so user space decodes and renders each of them once */
+	u64 cgroup_id; /* cgroup v2 */
+	u64 cap_inheritable;
+	u64 cap_permitted;
+	u64 cap_effective;
+	u64 cap_bounding;
+	u64 cap_ambient;
 	u32 loginuid;
 	u32 sessionid;
 	u32 uid;
@@ -107,13 +118,8 @@ struct ir_task {
 	u32 ns_cgroup;
 	u32 ns_time;
 	u32 ns_user;
-	u32 exe_dev; /* kernel encoding: major << 20 | minor */
-	u32 exe_nlink;
-	u32 exe_uid;
-	u32 exe_mode;
-	u32 exe_flags;
-	u32 ptrace; /* task->ptrace, 0 when not traced */
-	char comm[16];
+	u32 ns_level; /* depth of its pid namespace; 0 is the host's */
+	u32 context_pad;
 };
 
 struct ir_exec {

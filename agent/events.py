@@ -1,0 +1,240 @@
+"""The vocabulary: what the kernel reported, as frozen values without behaviour.
+
+Everything that travels between stages is one of these. Paths, names and argv stay
+bytes until a record is made of them. Times are nanoseconds of CLOCK_BOOTTIME, ids are
+the kernel's own numbers in the host's namespaces.
+"""
+
+from enum import IntEnum, IntFlag
+from typing import NamedTuple
+
+import msgspec
+
+
+class ProcessKey(NamedTuple):
+    """Who a process is, on one boot: its tgid and when it started.
+
+    `start_ns` is task_struct.start_boottime of the group leader. A tgid alone is
+    never an identity. The key (0, 0) means that the kernel named nobody.
+    """
+
+    tgid: int
+    start_ns: int
+
+
+NOBODY = ProcessKey(0, 0)
+
+
+class Flag(IntFlag):
+    """What is incomplete or unusual about one event (IR_F_* of probes/event.h)."""
+
+    ARGV_FAULT = 0x0001
+    ARGV_CUT = 0x0002
+    ENV_CUT = 0x0004
+    EXE_CUT = 0x0008
+    CWD_CUT = 0x0010
+    NAME_CUT = 0x0020
+    CALLER_MEMORY = 0x0040
+    NO_MM = 0x0080
+    TARGET_GONE = 0x0100
+    NONLEADER = 0x0200
+    COMPAT = 0x0400
+    CORE_DUMPED = 0x0800
+    PATH_IS_TARGET = 0x1000
+
+
+class AccessKind(IntEnum):
+    """The ways into another process (enum ir_access of probes/event.h)."""
+
+    PTRACE_ATTACH = 1
+    PTRACE_SEIZE = 2
+    PTRACE_TRACEME = 3
+    PROCESS_VM_READ = 4
+    PROCESS_VM_WRITE = 5
+    MEM_OPEN = 6
+    PIDFD_GETFD = 7
+    TRACE_INHERITED = 8
+
+
+class Executable(msgspec.Struct, frozen=True, gc=False, eq=False):
+    """The file a process runs; all zeros without an address space.
+
+    `dev` is major << 20 | minor, `mode` is st_mode. Equal ones are one object.
+    """
+
+    ino: int
+    dev: int
+    nlink: int
+    uid: int
+    mode: int
+    memfd: bool
+    deleted: bool
+
+
+class Context(msgspec.Struct, frozen=True, gc=False, eq=False):
+    """Where and as whom a process runs; equal ones are one object.
+
+    Capability sets are bit masks, namespaces are inode numbers (0: none any more),
+    `ns_level` is the depth of the pid namespace below the host's.
+    """
+
+    cgroup_id: int
+    cap_inheritable: int
+    cap_permitted: int
+    cap_effective: int
+    cap_bounding: int
+    cap_ambient: int
+    loginuid: int
+    sessionid: int
+    uid: int
+    gid: int
+    suid: int
+    sgid: int
+    euid: int
+    egid: int
+    fsuid: int
+    fsgid: int
+    ns_uts: int
+    ns_ipc: int
+    ns_mnt: int
+    ns_pid: int
+    ns_net: int
+    ns_cgroup: int
+    ns_time: int
+    ns_user: int
+    ns_level: int
+
+
+class Task(msgspec.Struct, frozen=True, gc=False):
+    """One process as the kernel held it at the moment of an event.
+
+    `real_parent` is whose child it is, `parent` is who is told of its state changes:
+    the tracer while it is traced. `vpid` is the pid in its own pid namespace, `ptrace`
+    is 0 when it is not traced.
+    """
+
+    key: ProcessKey
+    real_parent: ProcessKey
+    parent: ProcessKey
+    tid: int
+    pgid: int
+    sid: int
+    vpid: int
+    ptrace: int
+    comm: bytes
+    executable: Executable
+    context: Context
+
+
+class Source(msgspec.Struct, frozen=True, gc=False):
+    """Where one event stood in the stream: enough to prove that none is missing.
+
+    `seq` counts per CPU from 1 since the probes were loaded, `parts` is how many
+    consecutive numbers this event used, `backlog` says that it happened while no
+    daemon was running.
+    """
+
+    cpu: int
+    seq: int
+    bt_ns: int
+    flags: int
+    parts: int = 1
+    backlog: bool = False
+
+
+class Exec(msgspec.Struct, frozen=True, gc=False):
+    """A new program runs in a process.
+
+    `argv` is the raw memory arg_start..arg_end: NUL after every argument. It is
+    shorter than `argv_bytes` when something could not be read or was lost.
+    """
+
+    source: Source
+    task: Task
+    old_tid: int
+    argc: int
+    argv_bytes: int
+    argv: bytes
+    executable: bytes
+    cwd: bytes
+    invoked: bytes
+    interpreter: bytes
+    environment: tuple[bytes, ...]
+
+
+class ExecFailed(msgspec.Struct, frozen=True, gc=False):
+    """execve or execveat returned an error; path and argv are the caller's word."""
+
+    source: Source
+    task: Task
+    errno: int
+    argc: int
+    cwd: bytes
+    path: bytes
+    argv: bytes
+
+
+class Fork(msgspec.Struct, frozen=True, gc=False):
+    """A process was born: `task` is the child, `creator` called fork or clone.
+
+    `clone_flags` are CLONE_* bits as the child shows them.
+    """
+
+    source: Source
+    task: Task
+    creator: ProcessKey
+    creator_tid: int
+    clone_flags: int
+    cwd: bytes
+
+
+class Exit(msgspec.Struct, frozen=True, gc=False):
+    """The last thread of a process ended; `status` is as wait(2) gives it."""
+
+    source: Source
+    task: Task
+    status: int
+    cwd: bytes
+
+
+class Access(msgspec.Struct, frozen=True, gc=False):
+    """One process reached into another, or tried to.
+
+    `count` accesses of this kind, pair and result happened between `first_ns` and
+    `last_ns`; the first is an event at once, repeats fold into one a second.
+    `result` is what the system call returned, a negative errno when refused.
+    """
+
+    source: Source
+    task: Task
+    target: Task
+    kind: AccessKind
+    result: int
+    count: int
+    first_ns: int
+    last_ns: int
+    requested_pid: int
+    detail: int
+    cwd: bytes
+    path: bytes
+
+
+class Loss(msgspec.Struct, frozen=True, gc=False):
+    """Events known to be missing, all of them between `start_ns` and `end_ns`.
+
+    `kinds` counts them by kind name; kind `unknown` where only the sequence tells.
+    """
+
+    cause: str
+    kinds: dict[str, int]
+    start_ns: int
+    end_ns: int
+    cpus: tuple[int, ...]
+
+    @property
+    def count(self) -> int:
+        """How many events are missing."""
+        return sum(self.kinds.values())
+
+
+Event = Exec | ExecFailed | Fork | Exit | Access

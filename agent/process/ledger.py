@@ -1,0 +1,192 @@
+"""The ledger: every process of this node by its key, and how it is known.
+
+In: events in the order of the stream, and a snapshot of what ran before. Out: one
+entry a process, with the facts of its birth kept through its parent's death. The
+number of entries is bounded, a tgid that is used again opens a new entry, and an event
+about a process that was never met makes an entry instead of a guess.
+"""
+
+from collections.abc import Iterator
+from typing import Literal
+
+import msgspec
+
+from agent.events import (
+    NOBODY,
+    Access,
+    Event,
+    Exec,
+    ExecFailed,
+    Exit,
+    Fork,
+    ProcessKey,
+    Task,
+)
+
+KEPT_ARGV = 4096
+"""Bytes of argv an entry keeps; the whole is in the exec's record."""
+
+
+class Process(msgspec.Struct):
+    """What is known of one process; `revision` counts its programs.
+
+    `known` is `seen` when an event told of it, `observed` when a snapshot did.
+    `creator` called fork (NOBODY when the birth was not seen), `real_parent` is the
+    parent at birth. Times are CLOCK_BOOTTIME ns, 0 for not (yet).
+    """
+
+    key: ProcessKey
+    known: Literal["seen", "observed"]
+    real_parent: ProcessKey
+    creator: ProcessKey = NOBODY
+    comm: bytes = b""
+    executable: bytes = b""
+    argv: bytes = b""
+    uid: int = 0
+    cgroup_id: int = 0
+    exec_ns: int = 0
+    exited_ns: int = 0
+    status: int = 0
+    children: int = 0
+    revision: int = 0
+
+
+class Ledger:
+    """A bounded table of processes; `capacity` counts the living and the dead."""
+
+    def __init__(self, capacity: int = 65536, exited: int = 4096) -> None:
+        """Keep at most `capacity` entries, of them `exited` that are dead leaves."""
+        self._capacity = capacity
+        self._keep_exited = exited
+        self._entries: dict[ProcessKey, Process] = {}
+        self._by_tgid: dict[int, ProcessKey] = {}
+        # three ages of an entry, oldest first: alive; dead with children in the
+        # table; dead without, which may go
+        self._living: dict[ProcessKey, None] = {}
+        self._ancestors: dict[ProcessKey, None] = {}
+        self._leaves: dict[ProcessKey, None] = {}
+        self.evicted_living = 0
+        """Entries of living processes given up for the capacity."""
+        self.evicted_ancestors = 0
+        """Entries of dead parents given up while children of theirs were known."""
+
+    def __len__(self) -> int:
+        """Return the number of entries."""
+        return len(self._entries)
+
+    def get(self, key: ProcessKey) -> Process | None:
+        """Return the entry of this very process."""
+        return self._entries.get(key)
+
+    def by_tgid(self, tgid: int) -> Process | None:
+        """Return the entry of the process that has this pid now, or had it last."""
+        key = self._by_tgid.get(tgid)
+        return self._entries.get(key) if key else None
+
+    def living(self) -> Iterator[Process]:
+        """List the processes that are not known to have ended, oldest first."""
+        return (self._entries[key] for key in self._living)
+
+    def apply(self, event: Event) -> Process:
+        """Take in an event; returns the entry of the process it is about."""
+        match event:
+            case Exec():
+                return self._exec(event)
+            case Fork():
+                return self._fork(event)
+            case Exit():
+                return self._exit(event)
+            case ExecFailed() | Access():
+                return self._met(event.task)
+
+    def observe(self, task: Task, executable: bytes, argv: bytes) -> Process:
+        """Take in one process of a snapshot; what events told is not overwritten."""
+        entry = self._entries.get(task.key)
+        if entry is None:
+            entry = self._open(task, "observed")
+            entry.executable, entry.argv = executable, argv[:KEPT_ARGV]
+        return entry
+
+    def _exec(self, event: Exec) -> Process:
+        entry = self._met(event.task)
+        entry.comm = event.task.comm
+        entry.executable = event.executable
+        entry.argv = event.argv[:KEPT_ARGV]
+        entry.uid = event.task.context.euid
+        entry.exec_ns = event.source.bt_ns
+        entry.revision += 1
+        return entry
+
+    def _fork(self, event: Fork) -> Process:
+        entry = self._met(event.task)
+        entry.creator = event.creator
+        if creator := self._entries.get(event.creator):
+            entry.executable, entry.argv = creator.executable, creator.argv
+        return entry
+
+    def _exit(self, event: Exit) -> Process:
+        entry = self._met(event.task)
+        entry.status = event.status
+        self._end(entry, event.source.bt_ns)
+        return entry
+
+    def _met(self, task: Task) -> Process:
+        return self._entries.get(task.key) or self._open(task, "seen")
+
+    def _open(self, task: Task, known: Literal["seen", "observed"]) -> Process:
+        key = task.key
+        before = self.by_tgid(key.tgid)
+        if before and not before.exited_ns and before.key.start_ns < key.start_ns:
+            self._end(before, key.start_ns)  # its exit was lost, its pid is not
+        entry = Process(
+            key,
+            known,
+            task.real_parent,
+            comm=task.comm,
+            uid=task.context.euid,
+            cgroup_id=task.context.cgroup_id,
+        )
+        self._entries[key] = entry
+        self._living[key] = None
+        if before is None or before.key.start_ns <= key.start_ns:
+            self._by_tgid[key.tgid] = key
+        if parent := self._entries.get(entry.real_parent):
+            parent.children += 1
+            if self._leaves.pop(parent.key, key) is None:
+                self._ancestors[parent.key] = None
+        self._trim()
+        return entry
+
+    def _end(self, entry: Process, at_ns: int) -> None:
+        if entry.exited_ns:
+            return
+        entry.exited_ns = at_ns
+        self._living.pop(entry.key, None)
+        (self._ancestors if entry.children else self._leaves)[entry.key] = None
+        self._trim()
+
+    def _trim(self) -> None:
+        while len(self._leaves) > self._keep_exited:
+            self._evict(next(iter(self._leaves)))
+        while len(self._entries) > self._capacity:
+            if self._leaves:
+                self._evict(next(iter(self._leaves)))
+            elif self._ancestors:
+                self.evicted_ancestors += 1
+                self._evict(next(iter(self._ancestors)))
+            else:
+                self.evicted_living += 1
+                self._evict(next(iter(self._living)))
+
+    def _evict(self, key: ProcessKey) -> None:
+        entry = self._entries.pop(key)
+        for age in (self._living, self._ancestors, self._leaves):
+            age.pop(key, None)
+        if self._by_tgid.get(key.tgid) == key:
+            del self._by_tgid[key.tgid]
+        parent = self._entries.get(entry.real_parent)
+        if parent is None or not parent.children:
+            return
+        parent.children -= 1
+        if not parent.children and self._ancestors.pop(parent.key, key) is None:
+            self._leaves[parent.key] = None

@@ -1,0 +1,1 @@
+"""From the kernel to events: load the probes, poll the ring, decode the bytes."""

@@ -1,0 +1,265 @@
+"""The bpf(2) system call through libbpf's low-level functions: objects by descriptor.
+
+In: plain integers, bytes and paths. Out: file descriptors and map values. libbpf comes
+with the distribution's bcc but needs neither bcc nor LLVM; a failed call is an OSError
+with the errno the kernel gave.
+"""
+
+import ctypes
+import errno
+import os
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+from agent.errors import LoadError
+
+MAP_ARRAY, MAP_PERCPU_ARRAY, MAP_RINGBUF = 2, 6, 27
+PROG_TRACEPOINT, PROG_RAW_TRACEPOINT, PROG_TRACING = 5, 17, 26
+ATTACH_TRACE_ITER, ATTACH_PERF_EVENT = 28, 41
+_LOG_BYTES = 1 << 20
+_LOG_TAIL = 400
+
+
+class _ProgLoadOpts(ctypes.Structure):
+    """struct bpf_prog_load_opts of libbpf 1.0; later fields are optional by `sz`."""
+
+    _fields_ = (
+        ("sz", ctypes.c_size_t),
+        ("attempts", ctypes.c_int),
+        ("expected_attach_type", ctypes.c_int),
+        ("prog_btf_fd", ctypes.c_uint32),
+        ("prog_flags", ctypes.c_uint32),
+        ("prog_ifindex", ctypes.c_uint32),
+        ("kern_version", ctypes.c_uint32),
+        ("attach_btf_id", ctypes.c_uint32),
+        ("attach_prog_fd", ctypes.c_uint32),
+        ("attach_btf_obj_fd", ctypes.c_uint32),
+        ("fd_array", ctypes.c_void_p),
+        ("func_info", ctypes.c_void_p),
+        ("func_info_cnt", ctypes.c_uint32),
+        ("func_info_rec_size", ctypes.c_uint32),
+        ("line_info", ctypes.c_void_p),
+        ("line_info_cnt", ctypes.c_uint32),
+        ("line_info_rec_size", ctypes.c_uint32),
+        ("log_level", ctypes.c_uint32),
+        ("log_size", ctypes.c_uint32),
+        ("log_buf", ctypes.c_void_p),
+    )
+
+
+class _MapCreateOpts(ctypes.Structure):
+    """The head of struct bpf_map_create_opts; the rest is optional by `sz`."""
+
+    _fields_ = (
+        ("sz", ctypes.c_size_t),
+        ("btf_fd", ctypes.c_uint32),
+        ("btf_key_type_id", ctypes.c_uint32),
+        ("btf_value_type_id", ctypes.c_uint32),
+        ("btf_vmlinux_value_type_id", ctypes.c_uint32),
+        ("inner_map_fd", ctypes.c_uint32),
+        ("map_flags", ctypes.c_uint32),
+    )
+
+
+class _MapInfo(ctypes.Structure):
+    """The head of struct bpf_map_info."""
+
+    _fields_ = (
+        ("type", ctypes.c_uint32),
+        ("id", ctypes.c_uint32),
+        ("key_size", ctypes.c_uint32),
+        ("value_size", ctypes.c_uint32),
+        ("max_entries", ctypes.c_uint32),
+        ("map_flags", ctypes.c_uint32),
+        ("name", ctypes.c_char * 16),
+    )
+
+
+class MapSpec(NamedTuple):
+    """What a map is made of; sizes in bytes."""
+
+    type: int
+    key_size: int
+    value_size: int
+    max_entries: int
+    flags: int
+
+
+@cache
+def _lib() -> ctypes.CDLL:
+    try:
+        return ctypes.CDLL("libbpf.so.1", use_errno=True)
+    except OSError as error:
+        raise LoadError(f"libbpf 1.x is not installed: {error}") from error
+
+
+def _checked(result: int, what: str) -> int:
+    if result < 0:
+        number = ctypes.get_errno() or -result
+        raise OSError(number, os.strerror(number), what)
+    return result
+
+
+def get(path: Path) -> int:
+    """Open a pinned map, program or link; returns its descriptor."""
+    return _checked(_lib().bpf_obj_get(os.fsencode(path)), str(path))
+
+
+def pin(fd: int, path: Path) -> None:
+    """Give an object a name in bpffs, so that it outlives its descriptor."""
+    _checked(_lib().bpf_obj_pin(fd, os.fsencode(path)), str(path))
+
+
+def map_create(name: str, spec: MapSpec) -> int:
+    """Create a map; returns its descriptor."""
+    opts = _MapCreateOpts(sz=ctypes.sizeof(_MapCreateOpts), map_flags=spec.flags)
+    return _checked(
+        _lib().bpf_map_create(
+            spec.type,
+            name.encode()[:15],
+            spec.key_size,
+            spec.value_size,
+            spec.max_entries,
+            ctypes.byref(opts),
+        ),
+        f"map {name}",
+    )
+
+
+def map_spec(fd: int) -> MapSpec:
+    """Ask the kernel what a map is made of."""
+    info = _MapInfo()
+    size = ctypes.c_uint32(ctypes.sizeof(info))
+    _checked(
+        _lib().bpf_obj_get_info_by_fd(fd, ctypes.byref(info), ctypes.byref(size)),
+        "map info",
+    )
+    return MapSpec(
+        info.type, info.key_size, info.value_size, info.max_entries, info.map_flags
+    )
+
+
+def lookup(fd: int, key: bytes, size: int) -> bytes:
+    """Read one value of `size` bytes (all CPUs' together for a per-CPU map)."""
+    value = ctypes.create_string_buffer(size)
+    _checked(_lib().bpf_map_lookup_elem(fd, key, value), "map lookup")
+    return value.raw
+
+
+def update(fd: int, key: bytes, value: bytes) -> None:
+    """Write one value."""
+    _checked(_lib().bpf_map_update_elem(fd, key, value, 0), "map update")
+
+
+def take(fd: int, key: bytes, size: int) -> bytes | None:
+    """Read one value and delete it in one step; None when it is gone already."""
+    value = ctypes.create_string_buffer(size)
+    if _lib().bpf_map_lookup_and_delete_elem(fd, key, value) < 0:
+        return None
+    return value.raw
+
+
+def keys(fd: int, key_size: int) -> Iterator[bytes]:
+    """List the keys of a hash; one deleted meanwhile may restart the list."""
+    key: bytes | None = None
+    following = ctypes.create_string_buffer(key_size)
+    while _lib().bpf_map_get_next_key(fd, key, following) == 0:
+        key = following.raw
+        yield key
+
+
+def prog_load(
+    name: str, kind: int, code: bytes, attach_type: int = 0, btf_id: int = 0
+) -> int:
+    """Load a program; returns its descriptor.
+
+    The verifier's log is asked for only after a failure: it costs time.
+    LoadError carries the errno's name and the end of that log.
+    """
+    log = ctypes.create_string_buffer(1)
+    for size in (0, _LOG_BYTES):
+        log = ctypes.create_string_buffer(size or 1)
+        opts = _ProgLoadOpts(
+            sz=ctypes.sizeof(_ProgLoadOpts),
+            expected_attach_type=attach_type,
+            attach_btf_id=btf_id,
+            log_level=1 if size else 0,
+            log_size=size,
+            log_buf=ctypes.addressof(log) if size else None,
+        )
+        fd: int = _lib().bpf_prog_load(
+            kind,
+            name.encode()[:15],
+            b"GPL",
+            code,
+            ctypes.c_size_t(len(code) // 8),
+            ctypes.byref(opts),
+        )
+        if fd >= 0:
+            return fd
+    raise LoadError(_refusal(name, -fd, log.value))
+
+
+def _refusal(name: str, number: int, log: bytes) -> str:
+    said = log.decode(errors="replace").strip().splitlines()
+    reason = [line for line in said if not line.startswith("processed ")][-1:]
+    text = f"{name}: {errno.errorcode.get(number, number)}"
+    return f"{text}: {reason[0][:_LOG_TAIL]}" if reason else text
+
+
+def attach_raw_tracepoint(prog: int, tracepoint: str) -> int:
+    """Attach to a raw tracepoint; returns the link's descriptor."""
+    return _checked(
+        _lib().bpf_raw_tracepoint_open(tracepoint.encode(), prog), tracepoint
+    )
+
+
+def link_create(prog: int, target: int, attach_type: int) -> int:
+    """Attach a program to a perf event or an iterator; returns the link."""
+    return _checked(
+        _lib().bpf_link_create(prog, target, attach_type, None), "link create"
+    )
+
+
+def read_iterator(link: int) -> bytes:
+    """Run a BPF iterator once and return all that its program wrote."""
+    fd = _checked(_lib().bpf_iter_create(link), "iterator")
+    with os.fdopen(fd, "rb", buffering=1 << 16) as output:
+        return output.read()
+
+
+class _PerfEventAttr(ctypes.Structure):
+    """The head of struct perf_event_attr, as first published (64 bytes)."""
+
+    _fields_ = (
+        ("type", ctypes.c_uint32),
+        ("size", ctypes.c_uint32),
+        ("config", ctypes.c_uint64),
+        ("sample_period", ctypes.c_uint64),
+        ("rest", ctypes.c_uint64 * 5),
+    )
+
+
+# perf_event_open has no libc function; numbers from the kernel's syscall tables
+_PERF_EVENT_OPEN = {"x86_64": 298, "aarch64": 241}
+_PERF_TYPE_TRACEPOINT = 2
+_PERF_FLAG_FD_CLOEXEC = 8
+
+
+def tracepoint_event(tracing: Path, category: str, name: str) -> int:
+    """Open a tracepoint as a perf event, which a link can then be attached to.
+
+    `tracing` is where tracefs is mounted. OSError when the kernel lacks it.
+    """
+    identifier = int((tracing / "events" / category / name / "id").read_text())
+    attr = _PerfEventAttr(
+        type=_PERF_TYPE_TRACEPOINT, size=64, config=identifier, sample_period=1
+    )
+    number = _PERF_EVENT_OPEN[os.uname().machine]
+    libc = ctypes.CDLL(None, use_errno=True)
+    return _checked(
+        libc.syscall(number, ctypes.byref(attr), -1, 0, -1, _PERF_FLAG_FD_CLOEXEC),
+        f"{category}:{name}",
+    )

@@ -1,0 +1,172 @@
+"""What the agent senses, and by which hooks of the kernel: a table, best rung first.
+
+In: nothing. Out: SENSES, which the loader works through and `ir-agent status` shows.
+A rung is taken because the kernel accepted and proved it, never because of a version
+number.
+"""
+
+from enum import StrEnum
+from typing import NamedTuple
+
+import msgspec
+
+
+class How(StrEnum):
+    """How a program is attached."""
+
+    RAW_TRACEPOINT = "raw tracepoint"
+    TRACEPOINT = "tracepoint"
+    ITERATOR = "iterator"
+
+
+class Hook(NamedTuple):
+    """One program at one place in the kernel; `target` is the kernel's name for it."""
+
+    program: str
+    how: How
+    target: str
+
+    @property
+    def tracepoint(self) -> str:
+        """The kernel's name without the word that tells two programs at it apart."""
+        return self.target.partition(" ")[0]
+
+    @property
+    def pin(self) -> str:
+        """Name of the link in the pin folder; bpffs allows no dots."""
+        return f"{self.program}__{self.tracepoint}".replace(":", "_")
+
+
+class Rung(NamedTuple):
+    """Hooks that give a sense together; `lost` is what this rung does not see."""
+
+    name: str
+    hooks: tuple[Hook, ...]
+    lost: str = ""
+
+
+class Sense(NamedTuple):
+    """One thing to be known, and the ways to know it, best first."""
+
+    name: str
+    rungs: tuple[Rung, ...]
+
+
+class HookState(msgspec.Struct, frozen=True):
+    """What became of one hook; `reason` says why it was refused, in one line."""
+
+    sense: str
+    rung: str
+    program: str
+    target: str
+    attached: bool
+    proven: bool = False
+    reason: str = ""
+
+
+def _raw(program: str, target: str) -> Hook:
+    return Hook(program, How.RAW_TRACEPOINT, target)
+
+
+def _call(program: str, target: str) -> Hook:
+    return Hook(program, How.TRACEPOINT, f"syscalls:{target}")
+
+
+_NO_COMPAT = "32-bit callers: the kernel does not call these tracepoints for them"
+
+SENSES = (
+    Sense("exec", (Rung("raw tracepoint", (_raw("on_exec", "sched_process_exec"),)),)),
+    Sense("fork", (Rung("raw tracepoint", (_raw("on_fork", "sched_process_fork"),)),)),
+    Sense("exit", (Rung("raw tracepoint", (_raw("on_exit", "sched_process_exit"),)),)),
+    Sense(
+        "failed exec",
+        (
+            Rung(
+                "system call tracepoints",
+                # results first: a call remembered must find who takes it up
+                (
+                    _call("exec_result", "sys_exit_execve"),
+                    _call("exec_result", "sys_exit_execveat"),
+                    _call("execve_enter", "sys_enter_execve"),
+                    _call("execveat_enter", "sys_enter_execveat"),
+                ),
+                _NO_COMPAT,
+            ),
+        ),
+    ),
+    Sense(
+        "ptrace",
+        (
+            Rung(
+                "system call tracepoints",
+                (
+                    _call("access_result", "sys_exit_ptrace"),
+                    _call("ptrace_enter", "sys_enter_ptrace"),
+                ),
+                _NO_COMPAT,
+            ),
+        ),
+    ),
+    Sense(
+        "process_vm",
+        (
+            Rung(
+                "system call tracepoints",
+                (
+                    _call("access_result", "sys_exit_process_vm_readv"),
+                    _call("access_result", "sys_exit_process_vm_writev"),
+                    _call("vm_read_enter", "sys_enter_process_vm_readv"),
+                    _call("vm_write_enter", "sys_enter_process_vm_writev"),
+                ),
+                _NO_COMPAT,
+            ),
+        ),
+    ),
+    Sense(
+        "pidfd_getfd",
+        (
+            Rung(
+                "system call tracepoints",
+                (
+                    _call("access_result", "sys_exit_pidfd_getfd"),
+                    _call("pidfd_getfd_enter", "sys_enter_pidfd_getfd"),
+                ),
+                _NO_COMPAT,
+            ),
+        ),
+    ),
+    Sense(
+        "memory file",
+        (
+            Rung(
+                "system call tracepoints",
+                (
+                    _call("open_result", "sys_exit_openat"),
+                    _call("open_result", "sys_exit_openat2"),
+                    _call("open_result", "sys_exit_open"),
+                    _call("openat_path_enter", "sys_enter_openat"),
+                    _call("openat_path_enter", "sys_enter_openat2"),
+                    _call("open_path_enter", "sys_enter_open"),
+                ),
+                f"{_NO_COMPAT}; opens by io_uring",
+            ),
+        ),
+    ),
+    Sense(
+        "inherited tracing",
+        (
+            Rung(
+                "raw tracepoint", (_raw("on_fork_traced", "sched_process_fork traced"),)
+            ),
+        ),
+    ),
+    Sense(
+        "task list",
+        (
+            Rung(
+                "task iterator",
+                (Hook("bpf_iter__task", How.ITERATOR, "bpf_iter_task"),),
+            ),
+        ),
+    ),
+)

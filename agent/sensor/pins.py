@@ -1,0 +1,132 @@
+"""The pin folder in bpffs: how loader and daemon meet without knowing each other.
+
+In: descriptors from the loader. Out: descriptors for the daemon, and the identity of
+what is loaded. A folder is published whole or not at all, and removing it removes
+every program, link and map it held.
+"""
+
+import ctypes
+import os
+import secrets
+import struct
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from agent.errors import LoadError, NotPermittedError
+from agent.sensor import bpf
+
+_BPF_FS_MAGIC = 0xCAFE4A11
+_META = struct.Struct("<32s16sQ")
+_KEY = bytes(4)
+
+
+class Loaded(NamedTuple):
+    """What a pin folder holds: object key, id of this loading, boot time of it."""
+
+    object_key: str
+    load_id: str
+    loaded_ns: int
+
+
+def mount(kind: str, place: Path) -> None:
+    """Mount a kernel file system (bpf, tracefs); NotPermittedError when refused."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.mount(kind.encode(), os.fsencode(place), kind.encode(), 0, None) < 0:
+        reason = os.strerror(ctypes.get_errno())
+        raise NotPermittedError(f"{place} is not mounted, and can't be: {reason}")
+
+
+def require_bpffs(folder: Path) -> None:
+    """Make sure that `folder` lies in bpffs; mounts /sys/fs/bpf when nothing is."""
+    parent = folder.parent
+    if not _is_bpffs(parent) and parent == Path("/sys/fs/bpf"):
+        mount("bpf", parent)
+    if not _is_bpffs(parent):
+        raise LoadError(f"{parent} is not in a BPF file system")
+
+
+def _is_bpffs(folder: Path) -> bool:
+    class Statfs(ctypes.Structure):
+        _fields_ = (("f_type", ctypes.c_long), ("rest", ctypes.c_char * 248))
+
+    found = Statfs()
+    if ctypes.CDLL(None).statfs(os.fsencode(folder), ctypes.byref(found)) < 0:
+        return False
+    return bool(found.f_type == _BPF_FS_MAGIC)
+
+
+def publish(
+    folder: Path, object_key: str, maps: Mapping[str, int], links: Mapping[str, int]
+) -> None:
+    """Pin everything, then give the folder its name in one step.
+
+    What was pinned there before is removed only after the new probes are attached,
+    so nothing goes unseen in between.
+    """
+    require_bpffs(folder)
+    fresh, old = _beside(folder, "new"), _beside(folder, "old")
+    remove(fresh)
+    remove(old)
+    fresh.mkdir(mode=0o700)
+    (fresh / "maps").mkdir(mode=0o700)
+    (fresh / "links").mkdir(mode=0o700)
+    meta = bpf.map_create("meta", bpf.MapSpec(bpf.MAP_ARRAY, 4, _META.size, 1, 0))
+    now = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+    bpf.update(
+        meta, _KEY, _META.pack(object_key.encode(), secrets.token_bytes(16), now)
+    )
+    for name, fd in {**maps, "meta": meta}.items():
+        bpf.pin(fd, fresh / "maps" / name)
+    for name, fd in links.items():
+        bpf.pin(fd, fresh / "links" / name)
+    if folder.exists():
+        folder.rename(old)
+    fresh.rename(folder)
+    remove(old)
+
+
+def _beside(folder: Path, suffix: str) -> Path:
+    """Name a sibling; bpffs refuses dots in names."""
+    return folder.with_name(f"{folder.name}-{suffix}")
+
+
+def remove(folder: Path) -> None:
+    """Remove a pin folder and with it everything that only it kept alive."""
+    if not folder.exists():
+        return
+    for place, folders, files in os.walk(folder, topdown=False):
+        for name in files:
+            (Path(place) / name).unlink()
+        for name in folders:
+            (Path(place) / name).rmdir()
+    folder.rmdir()
+
+
+def loaded(folder: Path) -> Loaded | None:
+    """Say what is pinned here; None when nothing usable is."""
+    try:
+        fd = bpf.get(folder / "maps" / "meta")
+    except FileNotFoundError:
+        return None
+    except PermissionError as error:
+        raise NotPermittedError(f"{folder} may not be read: {error}") from error
+    try:
+        key, load_id, at = _META.unpack(bpf.lookup(fd, _KEY, _META.size))
+    finally:
+        os.close(fd)
+    return Loaded(key.decode(), load_id.hex(), at)
+
+
+def open_map(folder: Path, name: str) -> int:
+    """Open one of the pinned maps; returns its descriptor."""
+    return bpf.get(folder / "maps" / name)
+
+
+def links(folder: Path) -> list[str]:
+    """List the names of the pinned links."""
+    try:
+        return sorted(path.name for path in (folder / "links").iterdir())
+    except OSError:
+        return []

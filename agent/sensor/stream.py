@@ -1,0 +1,234 @@
+"""From ring batches to events in order, and proof of what is missing.
+
+In: batches of the ring and the kernel's own loss counters. Out: events, each exec with
+its whole argv, and Loss values. Per CPU, numbers run without a gap: what is neither an
+event nor counted by the kernel becomes a Loss of cause `unknown`, what was recorded
+before a crash is not given out twice, and nothing is ever missing without a Loss.
+"""
+
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from agent.errors import DecodeError
+from agent.events import Event, Exec, Flag, Loss
+from agent.sensor import wire
+from agent.sensor.decode import ArgvPiece, decode
+from agent.sensor.ringbuf import Batch
+
+_KINDS = [""] + [wire.KIND_NAMES[kind] for kind in wire.Kind]
+MAX_PENDING = 8 << 20
+"""More argv than the kernel accepts: where assembly stops, flagged."""
+
+
+class Position(msgspec.Struct):
+    """How far one CPU's events are known.
+
+    `seq` and `bt_ns` are of the last event given out; `accounted` is what the kernel
+    had counted as lost, by kind, when losses were last reported; `balance` is how many
+    numbers were missing in the stream less what was reported as lost.
+    """
+
+    seq: int = 0
+    bt_ns: int = 0
+    accounted: dict[str, int] = msgspec.field(default_factory=dict)
+    balance: int = 0
+
+
+class CpuState(msgspec.Struct, frozen=True):
+    """The kernel's counters of one CPU (struct cpu_state of probes/fill.h)."""
+
+    seq: int
+    lost: dict[str, int]
+    last_lost_ns: int
+
+
+def read_cpu_states(raw: bytes) -> list[CpuState]:
+    """Decode the per-CPU value of the map `cpu_state`, one entry a possible CPU."""
+    states = []
+    for at in range(0, len(raw), wire.CPU_STATE.size):
+        seq, *lost, last = wire.CPU_STATE.unpack_from(raw, at)
+        by_kind = {_KINDS[kind]: lost[kind] for kind in wire.Kind if lost[kind]}
+        states.append(CpuState(seq, by_kind, last))
+    return states
+
+
+class _Pending(msgspec.Struct):
+    """An exec whose argv is still arriving, and where its record stands in the ring."""
+
+    event: Exec
+    position: int
+    pieces: list[bytes]
+    length: int
+    parts: int = 1
+
+
+class Stream:
+    """One reading of one loading's events; `positions` is all that must survive it."""
+
+    def __init__(
+        self, positions: Mapping[int, Position], started_ns: int, now: Callable[[], int]
+    ) -> None:
+        """Go on after `positions`; events before `started_ns` are backlog."""
+        self.positions = dict(positions)
+        self._started_ns = started_ns
+        self._now = now
+        self._pending: dict[int, _Pending] = {}
+        self._gaps: dict[int, tuple[int, int]] = {}
+        self.undecodable = 0
+        """Records of the ring that were not events."""
+        self.replayed = 0
+        """Records read a second time after a crash, and not given out again."""
+
+    @property
+    def gap(self) -> bool:
+        """Whether numbers are missing that no Loss has accounted for yet."""
+        return bool(self._gaps)
+
+    def feed(self, batch: Batch) -> list[Event]:
+        """Decode a batch; an exec comes out when its argv is complete."""
+        events: list[Event] = []
+        data = batch.data
+        for at, size in batch.records:
+            try:
+                event = decode(data, at, size)
+            except DecodeError:
+                self.undecodable += 1
+                continue
+            source = event.source
+            if self._is_new(source.cpu, source.seq, source.bt_ns):
+                self._take(event, batch.position(at), events)
+        return events
+
+    def committable(self, end: int) -> int:
+        """Return up to where the ring's space may be given back."""
+        return min([end, *(pending.position for pending in self._pending.values())])
+
+    def _is_new(self, cpu: int, seq: int, bt_ns: int) -> bool:
+        """Advance the CPU's position; False for a record given out before."""
+        position = self.positions.get(cpu)
+        if position is None:
+            position = self.positions[cpu] = Position()
+        missing = seq - position.seq - 1
+        if missing:
+            if missing < 0:
+                self.replayed += 1
+                return False
+            position.balance += missing
+            start, _ = self._gaps.get(cpu, (position.bt_ns, 0))
+            self._gaps[cpu] = (start, bt_ns)
+        position.seq = seq
+        position.bt_ns = bt_ns
+        return True
+
+    def _take(self, event: Event | ArgvPiece, at: int, events: list[Event]) -> None:
+        cpu = event.source.cpu
+        pending = self._pending.get(cpu) if self._pending else None
+        if isinstance(event, ArgvPiece):
+            if pending is not None:
+                self._join(cpu, pending, event, events)
+            return
+        if pending is not None:
+            events.append(self._cut(cpu))
+        if event.source.bt_ns < self._started_ns:
+            source = msgspec.structs.replace(event.source, backlog=True)
+            event = msgspec.structs.replace(event, source=source)
+        if isinstance(event, Exec) and _continues(event):
+            held = _Pending(event, at, [event.argv], len(event.argv))
+            self._pending[cpu] = held
+        else:
+            events.append(event)
+
+    def _join(
+        self, cpu: int, pending: _Pending, piece: ArgvPiece, events: list[Event]
+    ) -> None:
+        pending.parts += 1
+        in_place = (
+            piece.offset == pending.length and piece.key == pending.event.task.key
+        )
+        if piece.argv and in_place and pending.length < MAX_PENDING:
+            pending.pieces.append(piece.argv)
+            pending.length += len(piece.argv)
+        last = piece.offset + len(piece.argv) >= pending.event.argv_bytes
+        if pending.length >= pending.event.argv_bytes or last:
+            events.append(self._cut(cpu))
+
+    def _cut(self, cpu: int) -> Exec:
+        """End the pending exec with what has arrived; flagged if that is not all."""
+        pending = self._pending.pop(cpu)
+        event, source = pending.event, pending.event.source
+        flags = source.flags
+        if pending.length < event.argv_bytes:
+            flags |= Flag.ARGV_CUT
+        return msgspec.structs.replace(
+            event,
+            argv=b"".join(pending.pieces),
+            source=msgspec.structs.replace(source, flags=flags, parts=pending.parts),
+        )
+
+    def expire(self, older_than_ns: int) -> list[Event]:
+        """Give out execs whose argv has stopped arriving (its tail was lost)."""
+        return [
+            self._cut(cpu)
+            for cpu, pending in list(self._pending.items())
+            if pending.event.source.bt_ns < older_than_ns
+        ]
+
+    def reconcile(self, states: list[CpuState], *, drained: bool) -> list[Loss]:
+        """Hold the numbers missing in the stream against the kernel's counters.
+
+        `states` must have been read after the events fed so far; `drained` says that
+        the ring was empty after that. Returns what is newly known to be lost.
+        """
+        full = self._counted(states)
+        odd = self._uncounted(states) if drained or self._gaps else None
+        self._gaps.clear()
+        return [loss for loss in (full, odd) if loss]
+
+    def _counted(self, states: list[CpuState]) -> Loss | None:
+        kinds: dict[str, int] = {}
+        cpus, start, end = [], self._now(), 0
+        for cpu, state in enumerate(states):
+            if not state.lost:
+                continue
+            position = self.positions.setdefault(cpu, Position())
+            news = _newly(state.lost, position.accounted)
+            if not news:
+                continue
+            cpus.append(cpu)
+            start = min(start, self._gaps.get(cpu, (position.bt_ns, 0))[0])
+            end = max(end, state.last_lost_ns)
+            position.accounted = dict(state.lost)
+            position.balance -= sum(news.values())
+            for kind, count in news.items():
+                kinds[kind] = kinds.get(kind, 0) + count
+        return Loss("ring full", kinds, start, end, tuple(cpus)) if cpus else None
+
+    def _uncounted(self, states: list[CpuState]) -> Loss | None:
+        """Numbers missing that the kernel does not count as lost: never silent."""
+        missing, cpus, start, end = 0, [], self._now(), 0
+        for cpu, position in self.positions.items():
+            if position.balance <= 0 or cpu >= len(states):
+                continue
+            missing += position.balance
+            position.balance = 0
+            cpus.append(cpu)
+            first, last = self._gaps.get(cpu, (position.bt_ns, position.bt_ns))
+            start, end = min(start, first), max(end, last)
+        if not missing:
+            return None
+        return Loss("unknown", {"unknown": missing}, start, end, tuple(cpus))
+
+
+def _continues(event: Exec) -> bool:
+    """Whether argv pieces follow that can be put where they belong."""
+    faulty = event.source.flags & Flag.ARGV_FAULT
+    return event.argv_bytes > len(event.argv) and not faulty
+
+
+def _newly(lost: Mapping[str, int], accounted: Mapping[str, int]) -> dict[str, int]:
+    return {
+        kind: count - accounted.get(kind, 0)
+        for kind, count in lost.items()
+        if count > accounted.get(kind, 0)
+    }

@@ -1,0 +1,290 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Fill a record from kernel objects, and submit it or count its loss.
+ *
+ * Kernel structs come from a generated header that holds only the members used
+ * here, at the offsets of the running kernel. Every pointer is read with
+ * bpf_probe_read_kernel, so a stale one gives zeros and never a fault. */
+
+#define READ(dst, ptr, member) \
+	bpf_probe_read_kernel(&(dst), sizeof(dst), &(ptr)->member)
+
+/* Keeps the compiler from folding a checked length into other arithmetic, whose
+ * bounds the verifier can't follow. */
+#define HIDE(x) asm volatile("" : "+r"(x))
+
+#define NAME_MAX_1   256  /* one path component and its NUL */
+#define STR_MAX      4096 /* one path as the caller gave it */
+#define PATH_DEPTH   64   /* components and mount crossings followed per path */
+#define FIELDS_MAX   24576 /* variable fields of an exec */
+#define CWD_MAX      8192  /* variable field of the kinds that have only this one */
+
+/* One per CPU. The sequence counts what was lost too, so user space sees from the
+ * records alone how many are missing; the rest says which kinds, and when. */
+struct cpu_state {
+	u64 seq;
+	u64 lost[IR_KINDS + 1];
+	u64 last_lost_ns;
+};
+BPF_PERCPU_ARRAY(cpu_state, struct cpu_state, 1);
+BPF_RINGBUF_OUTPUT(events, RING_PAGES);
+
+static __always_inline void submit(struct ir_head *h, u32 kind, u64 size)
+{
+	u32 zero = 0;
+	struct cpu_state *s = cpu_state.lookup(&zero);
+
+	if (!s)
+		return;
+	h->version = IR_WIRE_VERSION;
+	h->kind = kind;
+	h->size = size;
+	h->cpu = bpf_get_smp_processor_id();
+	h->bt_ns = bpf_ktime_get_boot_ns();
+	h->seq = ++s->seq;
+	if (events.ringbuf_output(h, size, 0)) {
+		s->lost[kind & 7]++;
+		s->last_lost_ns = h->bt_ns;
+	}
+}
+
+/* An event that could not even be prepared: it takes a sequence number, so that the
+ * gap and the counters still tell the same story. */
+static __always_inline void count_lost(u32 kind)
+{
+	u32 zero = 0;
+	struct cpu_state *s = cpu_state.lookup(&zero);
+
+	if (!s)
+		return;
+	s->seq++;
+	s->lost[kind & 7]++;
+	s->last_lost_ns = bpf_ktime_get_boot_ns();
+}
+
+static __always_inline u32 pid_number(struct pid *pid)
+{
+	u32 nr = 0;
+
+	READ(nr, pid, numbers[0].nr);
+	return nr;
+}
+
+static __always_inline void fill_ns(struct ir_task *o, struct task_struct *t)
+{
+	struct nsproxy *proxy = 0;
+	struct uts_namespace *uts = 0;
+	struct ipc_namespace *ipc = 0;
+	struct mnt_namespace *mnt = 0;
+	struct net *net = 0;
+	struct cgroup_namespace *cgroup = 0;
+
+	o->ns_uts = o->ns_ipc = o->ns_mnt = o->ns_net = o->ns_cgroup = o->ns_time = 0;
+	READ(proxy, t, nsproxy);
+	if (!proxy)
+		return;
+	READ(uts, proxy, uts_ns);
+	READ(o->ns_uts, uts, ns.inum);
+	READ(ipc, proxy, ipc_ns);
+	READ(o->ns_ipc, ipc, ns.inum);
+	READ(mnt, proxy, mnt_ns);
+	READ(o->ns_mnt, mnt, ns.inum);
+	READ(net, proxy, net_ns);
+	READ(o->ns_net, net, ns.inum);
+	READ(cgroup, proxy, cgroup_ns);
+	READ(o->ns_cgroup, cgroup, ns.inum);
+#ifndef NO_nsproxy_time_ns
+	struct time_namespace *time = 0;
+
+	READ(time, proxy, time_ns);
+	READ(o->ns_time, time, ns.inum);
+#endif
+}
+
+/* The pid as the process itself knows it, and the namespace that gave it. */
+static __always_inline void fill_vpid(struct ir_task *o, struct task_struct *leader)
+{
+	struct pid *pid = 0;
+	struct pid_namespace *ns = 0;
+	u32 level = 0;
+
+	o->vpid = o->ns_pid = 0;
+	READ(pid, leader, thread_pid);
+	READ(level, pid, level);
+	o->ns_level = level;
+	level &= 31; /* MAX_PID_NS_LEVEL */
+	READ(o->vpid, pid, numbers[level].nr);
+	READ(ns, pid, numbers[level].ns);
+	READ(o->ns_pid, ns, ns.inum);
+}
+
+static __always_inline void fill_cred(struct ir_task *o, struct task_struct *t)
+{
+	struct cred *cred = 0;
+	struct user_namespace *user = 0;
+
+	READ(cred, t, real_cred);
+	/* eight ids and five capability sets, contiguous since 2.6.29 and checked by
+	 * assertions of the generated header */
+	bpf_probe_read_kernel(&o->uid, 32, &cred->uid);
+	bpf_probe_read_kernel(&o->cap_inheritable, 40, &cred->cap_inheritable);
+	o->ns_user = 0;
+	READ(user, cred, user_ns);
+	READ(o->ns_user, user, ns.inum);
+}
+
+static __always_inline void fill_exe(struct ir_task *o, struct file *file)
+{
+	struct inode *inode = 0;
+	struct super_block *sb = 0;
+	struct dentry *d = 0, *up = 0;
+	const unsigned char *name = 0;
+	void *hashed = 0;
+	char start[8] = {};
+	u16 mode = 0;
+
+	o->exe_flags = 0;
+	READ(inode, file, f_inode);
+	READ(o->exe_ino, inode, i_ino);
+	READ(o->exe_nlink, inode, i_nlink);
+	READ(o->exe_uid, inode, i_uid);
+	READ(mode, inode, i_mode);
+	o->exe_mode = mode;
+	READ(sb, inode, i_sb);
+	READ(o->exe_dev, sb, s_dev);
+	READ(d, file, f_path.dentry);
+	READ(up, d, d_parent);
+	if (up == d) { /* belongs to no folder: memfd and its kin */
+		READ(name, d, d_name.name);
+		bpf_probe_read_kernel(start, 6, name);
+		if (*(u64 *)start == IR_MEMFD_PREFIX)
+			o->exe_flags |= IR_EXE_MEMFD;
+		return;
+	}
+	READ(hashed, d, d_hash.pprev);
+	if (!hashed || !o->exe_nlink)
+		o->exe_flags |= IR_EXE_DELETED;
+}
+
+static __always_inline void fill_cgroup(struct ir_task *o, struct task_struct *t)
+{
+	struct css_set *set = 0;
+	struct cgroup *group = 0;
+	struct kernfs_node *node = 0;
+
+	o->cgroup_id = 0;
+	READ(set, t, cgroups);
+	READ(group, set, dfl_cgrp);
+	READ(node, group, kn);
+	READ(o->cgroup_id, node, id);
+}
+
+/* tgid and start time of the process that `t` is a thread of. */
+static __always_inline void fill_key(u32 *tgid, u64 *start_ns, struct task_struct *t)
+{
+	struct task_struct *leader = 0;
+
+	*tgid = 0;
+	*start_ns = 0;
+	READ(*tgid, t, tgid);
+	READ(leader, t, group_leader);
+	READ(*start_ns, leader, start_boottime);
+}
+
+/* Returns head flags. */
+static __always_inline u32 fill_task(struct ir_task *o, struct task_struct *t)
+{
+	struct task_struct *other = 0, *leader = 0;
+	struct signal_struct *signal = 0;
+	struct pid *pid = 0;
+	struct mm_struct *mm = 0;
+	struct file *file = 0;
+
+	fill_key(&o->tgid, &o->start_ns, t);
+	READ(o->tid, t, pid);
+	READ(other, t, real_parent);
+	fill_key(&o->real_parent_tgid, &o->real_parent_start_ns, other);
+	READ(other, t, parent);
+	fill_key(&o->parent_tgid, &o->parent_start_ns, other);
+	READ(signal, t, signal);
+	READ(pid, signal, pids[2]); /* PIDTYPE_PGID */
+	o->pgid = pid_number(pid);
+	READ(pid, signal, pids[3]); /* PIDTYPE_SID */
+	o->sid = pid_number(pid);
+	READ(leader, t, group_leader);
+	fill_vpid(o, leader);
+	READ(o->loginuid, t, loginuid);
+	READ(o->sessionid, t, sessionid);
+	READ(o->ptrace, t, ptrace);
+	READ(o->comm, t, comm);
+	o->exe_pad = o->context_pad = 0;
+	fill_cred(o, t);
+	fill_ns(o, t);
+	fill_cgroup(o, t);
+	READ(mm, t, mm);
+	if (mm)
+		READ(file, mm, exe_file);
+	if (!file) {
+		o->exe_ino = 0;
+		o->exe_dev = o->exe_nlink = o->exe_uid = o->exe_mode = o->exe_flags = 0;
+		return IR_F_NO_MM;
+	}
+	fill_exe(o, file);
+	return 0;
+}
+
+/* Append a path leaf first, one NUL after each name; user space turns it round.
+ * Walks to the root of the mount namespace, so a chroot does not hide where it is.
+ * Returns the new offset; an unfinished walk is flagged with `cut`. */
+static __always_inline u64 put_path(char *data, u64 off, u64 max, struct path *path,
+				    u32 *flags, u32 cut)
+{
+	struct vfsmount *vfs = 0;
+	struct dentry *d = 0, *root = 0, *up = 0;
+	struct mount *m, *above = 0;
+	const unsigned char *name = 0;
+	u64 start = off;
+	long n;
+
+	READ(vfs, path, mnt);
+	READ(d, path, dentry);
+	m = (void *)vfs - __builtin_offsetof(struct mount, mnt);
+#pragma clang loop unroll(disable)
+	for (int i = 0; i < PATH_DEPTH; i++) {
+		READ(root, m, mnt.mnt_root);
+		if (d == root) {
+			READ(above, m, mnt_parent);
+			if (above == m || !above)
+				return off;
+			READ(d, m, mnt_mountpoint);
+			m = above;
+			continue;
+		}
+		READ(up, d, d_parent);
+		if (!up || (up == d && off != start))
+			return off;
+		HIDE(off);
+		if (off > max - NAME_MAX_1)
+			break;
+		READ(name, d, d_name.name);
+		n = bpf_probe_read_kernel_str(data + off, NAME_MAX_1, name);
+		if (n <= 0 || n > NAME_MAX_1)
+			break;
+		off += n;
+		if (up == d) /* a pseudo file: its name is its path */
+			return off;
+		d = up;
+	}
+	*flags |= cut;
+	return off;
+}
+
+static __always_inline u64 put_cwd(char *data, u64 off, u64 max, struct task_struct *t,
+				   u32 *flags)
+{
+	struct fs_struct *fs = 0;
+
+	READ(fs, t, fs);
+	if (!fs)
+		return off;
+	return put_path(data, off, max, &fs->pwd, flags, IR_F_CWD_CUT);
+}

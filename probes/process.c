@@ -1,0 +1,475 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Birth, program and death of every process. */
+
+#define ARGV_FIRST   4096  /* argv bytes that travel in the exec record itself */
+#define ARGV_CHUNK   24576
+#define ARGV_CHUNKS  256   /* 6 MiB: three quarters of _STK_LIM, the kernel's own limit */
+#define ENV_VARS     512
+#define ENV_VALUE    1024
+#define FAILED_ARGS  128
+#define FAILED_BYTES 16384
+
+struct exec_scratch {
+	struct ir_exec e;
+	char data[FIELDS_MAX];
+};
+BPF_PERCPU_ARRAY(exec_scratch, struct exec_scratch, 1);
+
+struct argv_scratch {
+	struct ir_argv e;
+	char data[ARGV_CHUNK];
+};
+BPF_PERCPU_ARRAY(argv_scratch, struct argv_scratch, 1);
+
+struct fork_scratch {
+	struct ir_fork e;
+	char data[CWD_MAX];
+};
+BPF_PERCPU_ARRAY(fork_scratch, struct fork_scratch, 1);
+
+struct exit_scratch {
+	struct ir_exit e;
+	char data[CWD_MAX];
+};
+BPF_PERCPU_ARRAY(exit_scratch, struct exit_scratch, 1);
+
+struct exec_failed_scratch {
+	struct ir_exec_failed e;
+	char data[FIELDS_MAX];
+};
+BPF_PERCPU_ARRAY(exec_failed_scratch, struct exec_failed_scratch, 1);
+
+/* What a thread asked for in a system call that is not over yet. The key is the
+ * task_struct: in an exec by a thread that is not the leader the tid changes. */
+struct inflight {
+	u64 args[2];
+	u64 target_start_ns;
+	u32 target_tgid;
+	u32 what; /* enum ir_access; 0 for an exec */
+	u32 nr;   /* the system call, so that nothing stale is taken for this one */
+	u32 pad;
+};
+
+/* struct syscall_tp_t holds an int where trace_event_raw_sys_* says long: the upper
+ * half is whatever was on the stack. */
+#define CALL_NR(ctx) ((u32)(ctx)->id)
+BPF_HASH(inflight, u64, struct inflight, 16384);
+
+static __always_inline u64 put_kernel_string(char *data, u64 off, const char *s, u32 *flags)
+{
+	long n;
+
+	HIDE(off);
+	if (off > FIELDS_MAX - STR_MAX) {
+		*flags |= IR_F_NAME_CUT;
+		return off;
+	}
+	n = bpf_probe_read_kernel_str(data + off, STR_MAX, s);
+	if (n <= 0 || n > STR_MAX)
+		return off;
+	return off + n;
+}
+
+/* Keep the variables whose first eight bytes are on the list that the loader
+ * generates; user space compares the whole name. */
+static __always_inline u64 put_env(char *data, u64 off, u64 p, u64 end, u32 *flags)
+{
+	u32 inside = 0; /* the middle of a value too long for one read */
+	u64 first;
+	long n;
+
+#pragma clang loop unroll(disable)
+	for (int i = 0; i < ENV_VARS; i++) {
+		if (p >= end)
+			return off;
+		HIDE(off);
+		if (off > FIELDS_MAX - STR_MAX - ENV_VALUE)
+			break;
+		n = bpf_probe_read_user_str(data + off, ENV_VALUE, (void *)p);
+		if (n <= 0 || n > ENV_VALUE)
+			break;
+		first = *(u64 *)(data + off);
+		if (n == ENV_VALUE)
+			p += n - 1;
+		else
+			p += n;
+		if (!inside && IR_ENV_WANTED(first)) {
+			off += n;
+			if (n == ENV_VALUE)
+				*flags |= IR_F_ENV_CUT;
+		}
+		inside = n == ENV_VALUE;
+	}
+	*flags |= IR_F_ENV_CUT;
+	return off;
+}
+
+/* Chunks of constant length and one short one at the end: two verifier paths a
+ * turn. `min(left, CHUNK)` in every turn explodes. */
+static __always_inline void send_argv(struct ir_task *t, u64 start, u64 end)
+{
+	u32 zero = 0;
+	u64 n;
+	struct argv_scratch *s = argv_scratch.lookup(&zero);
+
+	if (!s)
+		return;
+	s->e.start_ns = t->start_ns;
+	s->e.tgid = t->tgid;
+	s->e.tid = t->tid;
+	s->e.len[1] = 0;
+#pragma clang loop unroll(disable)
+	for (int i = 0; i < ARGV_CHUNKS; i++) {
+		u64 off = ARGV_FIRST + (u64)i * ARGV_CHUNK;
+
+		if (start + off >= end)
+			return;
+		s->e.offset = off;
+		s->e.head.flags = 0;
+		u64 left = end - start - off;
+		if (left >= ARGV_CHUNK) {
+			s->e.len[0] = ARGV_CHUNK;
+			if (bpf_probe_read_user(s->data, ARGV_CHUNK, (void *)(start + off)))
+				s->e.head.flags = IR_F_ARGV_FAULT;
+			submit(&s->e.head, IR_ARGV, sizeof(s->e) + ARGV_CHUNK);
+			continue;
+		}
+		n = left;
+		HIDE(n);
+		if (n >= ARGV_CHUNK)
+			return;
+		s->e.len[0] = n;
+		if (bpf_probe_read_user(s->data, n, (void *)(start + off)))
+			s->e.head.flags = IR_F_ARGV_FAULT;
+		submit(&s->e.head, IR_ARGV, sizeof(s->e) + n);
+		return;
+	}
+}
+
+/* After the new program is in place and before it runs: argv is read from the new
+ * address space, where no other thread can write any more. */
+int on_exec(struct bpf_raw_tracepoint_args *ctx)
+{
+	struct task_struct *t = (void *)ctx->args[0];
+	struct linux_binprm *bprm = (void *)ctx->args[2];
+	u32 zero = 0, flags;
+	u64 off = 0, before, n;
+	struct exec_scratch *s = exec_scratch.lookup(&zero);
+	struct mm_struct *mm = 0;
+	struct file *file = 0;
+	const char *name = 0, *interp = 0;
+	u64 start = 0, end = 0, env = 0, env_end = 0, task_size = 0;
+
+	if (!s)
+		return 0;
+	flags = fill_task(&s->e.task, t);
+	s->e.old_tid = ctx->args[1];
+	s->e.pad = 0;
+	if (s->e.old_tid != s->e.task.tid)
+		flags |= IR_F_NONLEADER;
+	READ(mm, t, mm);
+	READ(task_size, mm, task_size);
+	if (task_size <= 0xffffffffULL)
+		flags |= IR_F_COMPAT;
+	READ(s->e.argc, bprm, argc);
+	READ(s->e.envc, bprm, envc);
+
+	READ(file, mm, exe_file);
+	off = put_path(s->data, 0, FIELDS_MAX, &file->f_path, &flags, IR_F_EXE_CUT);
+	s->e.len[0] = off;
+	before = off;
+	off = put_cwd(s->data, off, FIELDS_MAX, t, &flags);
+	s->e.len[1] = off - before;
+	before = off;
+	READ(name, bprm, filename);
+	READ(interp, bprm, interp);
+	off = put_kernel_string(s->data, off, name, &flags);
+	s->e.len[2] = off - before;
+	before = off;
+	if (interp != name)
+		off = put_kernel_string(s->data, off, interp, &flags);
+	s->e.len[3] = off - before;
+	before = off;
+	READ(env, mm, env_start);
+	READ(env_end, mm, env_end);
+	off = put_env(s->data, off, env, env_end, &flags);
+	s->e.len[4] = off - before;
+
+	READ(start, mm, arg_start);
+	READ(end, mm, arg_end);
+	s->e.argv_bytes = end - start;
+	n = ARGV_FIRST;
+	if (end - start < ARGV_FIRST)
+		n = end - start;
+	HIDE(off);
+	HIDE(n);
+	if (n > ARGV_FIRST || off > FIELDS_MAX - ARGV_FIRST)
+		return 0;
+	if (bpf_probe_read_user(s->data + off, n, (void *)start))
+		flags |= IR_F_ARGV_FAULT;
+	s->e.len[5] = n;
+	s->e.head.flags = flags;
+	submit(&s->e.head, IR_EXEC, sizeof(s->e) + off + n);
+	if (end - start > ARGV_FIRST)
+		send_argv(&s->e.task, start, end);
+	return 0;
+}
+
+static __always_inline int exec_enter(u32 nr, u64 path, u64 argv)
+{
+	u64 self = bpf_get_current_task();
+	struct inflight call = {.nr = nr};
+
+	call.args[0] = path;
+	call.args[1] = argv;
+	if (inflight.update(&self, &call))
+		count_lost(IR_EXEC_FAILED);
+	return 0;
+}
+
+int execve_enter(struct trace_event_raw_sys_enter *ctx)
+{
+	return exec_enter(CALL_NR(ctx), ctx->args[0], ctx->args[1]);
+}
+
+int execveat_enter(struct trace_event_raw_sys_enter *ctx)
+{
+	return exec_enter(CALL_NR(ctx), ctx->args[1], ctx->args[2]);
+}
+
+/* Append the caller's argv. These are its own pointers: another thread may have
+ * changed them since the kernel looked, which IR_F_CALLER_MEMORY says. */
+static __always_inline u64 put_caller_argv(struct exec_failed_scratch *s, u64 off,
+					   const char *const *argv, u32 *flags)
+{
+	const char *arg;
+	u64 start = off;
+	long n;
+
+#pragma clang loop unroll(disable)
+	for (u32 i = 0; i < FAILED_ARGS; i++) {
+		arg = 0;
+		if (bpf_probe_read_user(&arg, sizeof(arg), &argv[i])) {
+			*flags |= IR_F_ARGV_FAULT;
+			return off;
+		}
+		if (!arg)
+			return off;
+		HIDE(off);
+		if (off > FIELDS_MAX - STR_MAX || off - start > FAILED_BYTES)
+			break;
+		n = bpf_probe_read_user_str(s->data + off, STR_MAX, arg);
+		if (n <= 0 || n > STR_MAX) {
+			*flags |= IR_F_ARGV_FAULT;
+			return off;
+		}
+		off += n;
+		s->e.argc = i + 1;
+		if (n == STR_MAX)
+			break;
+	}
+	*flags |= IR_F_ARGV_CUT;
+	return off;
+}
+
+/* execve and execveat have returned; one that succeeded was seen by on_exec. */
+int exec_result(struct trace_event_raw_sys_exit *ctx)
+{
+	u64 self = bpf_get_current_task();
+	struct inflight *call = inflight.lookup(&self);
+	struct exec_failed_scratch *s;
+	u32 zero = 0, flags;
+	u64 off, before;
+	u64 path, argv;
+	long n;
+
+	if (!call || call->nr != CALL_NR(ctx))
+		return 0;
+	path = call->args[0];
+	argv = call->args[1];
+	inflight.delete(&self);
+	s = exec_failed_scratch.lookup(&zero);
+	if (ctx->ret >= 0 || !s)
+		return 0;
+	flags = fill_task(&s->e.task, (void *)self) | IR_F_CALLER_MEMORY;
+	s->e.error = ctx->ret;
+	s->e.argc = 0;
+	off = put_cwd(s->data, 0, FIELDS_MAX, (void *)self, &flags);
+	s->e.len[0] = off;
+	before = off;
+	HIDE(off);
+	if (off > FIELDS_MAX - STR_MAX)
+		return 0;
+	n = bpf_probe_read_user_str(s->data + off, STR_MAX, (void *)path);
+	if (n <= 0 || n > STR_MAX)
+		flags |= IR_F_NAME_CUT;
+	else
+		off += n;
+	s->e.len[1] = off - before;
+	before = off;
+	off = put_caller_argv(s, off, (void *)argv, &flags);
+	s->e.len[2] = off - before;
+	s->e.len[3] = 0;
+	HIDE(off);
+	if (off > FIELDS_MAX)
+		return 0;
+	s->e.head.flags = flags;
+	submit(&s->e.head, IR_EXEC_FAILED, sizeof(s->e) + off);
+	return 0;
+}
+
+int on_fork(struct bpf_raw_tracepoint_args *ctx)
+{
+	struct task_struct *parent = (void *)ctx->args[0], *child = (void *)ctx->args[1];
+	
+	u32 zero = 0, flags = 0, pid = 0, tgid = 0;
+	u64 off;
+	u64 clone = 0;
+	void *a = 0, *b = 0;
+	struct fork_scratch *s;
+
+	READ(pid, child, pid);
+	READ(tgid, child, tgid);
+	if (pid != tgid)
+		return 0; /* a thread */
+	s = fork_scratch.lookup(&zero);
+	if (!s)
+		return 0;
+	flags = fill_task(&s->e.task, child);
+	fill_key(&s->e.creator_tgid, &s->e.creator_start_ns, parent);
+	READ(s->e.creator_tid, parent, pid);
+	if (s->e.creator_tid != s->e.creator_tgid)
+		flags |= IR_F_NONLEADER;
+
+	/* What the child shares with its creator says what clone was asked for;
+	 * the caller's own flags are its word only, and no argument of this hook. */
+#define SHARED(member, bit) \
+	READ(a, parent, member); \
+	READ(b, child, member); \
+	if (a && a == b) \
+		clone |= bit;
+	SHARED(mm, 0x100)
+	SHARED(fs, 0x200)
+	SHARED(files, 0x400)
+	SHARED(sighand, 0x800)
+#undef SHARED
+	if (s->e.task.ptrace)
+		clone |= 0x2000; /* CLONE_PTRACE: born traced */
+	if (s->e.task.real_parent_tgid != s->e.creator_tgid)
+		clone |= 0x8000; /* CLONE_PARENT */
+	struct nsproxy *x = 0, *y = 0;
+	struct pid *own = 0;
+	struct pid_namespace *ns = 0, *made = 0;
+	struct cred *ca = 0, *cb = 0;
+	u32 level = 0;
+
+	READ(x, parent, nsproxy);
+	READ(y, child, nsproxy);
+#define UNSHARED(member, bit) \
+	READ(a, x, member); \
+	READ(b, y, member); \
+	if (a != b) \
+		clone |= bit;
+	if (x != y) {
+		UNSHARED(mnt_ns, 0x20000)
+		UNSHARED(cgroup_ns, 0x2000000)
+		UNSHARED(uts_ns, 0x4000000)
+		UNSHARED(ipc_ns, 0x8000000)
+		UNSHARED(net_ns, 0x40000000)
+	}
+#undef UNSHARED
+	READ(ca, parent, real_cred);
+	READ(cb, child, real_cred);
+	READ(a, ca, user_ns);
+	READ(b, cb, user_ns);
+	if (a != b)
+		clone |= 0x10000000;
+	/* in a pid namespace other than its creator's, by CLONE_NEWPID or unshare */
+	READ(own, parent, thread_pid);
+	READ(level, own, level);
+	level &= 31;
+	READ(ns, own, numbers[level].ns);
+	READ(own, child, thread_pid);
+	READ(level, own, level);
+	level &= 31;
+	READ(made, own, numbers[level].ns);
+	if (ns != made)
+		clone |= 0x20000000;
+	s->e.clone_flags = clone;
+
+	off = put_cwd(s->data, 0, CWD_MAX, child, &flags);
+	s->e.len[0] = off;
+	s->e.len[1] = 0;
+	HIDE(off);
+	if (off > CWD_MAX)
+		return 0;
+	s->e.head.flags = flags;
+	submit(&s->e.head, IR_FORK, sizeof(s->e) + off);
+	return 0;
+}
+
+/* Before 6.16 the tracepoint does not say whether this was the last thread. */
+static __always_inline bool group_dead(struct task_struct *t)
+{
+	struct signal_struct *signal = 0;
+	s32 live = 1;
+
+	READ(signal, t, signal);
+	READ(live, signal, live);
+	return live == 0;
+}
+
+int on_exit(struct bpf_raw_tracepoint_args *ctx)
+{
+	struct task_struct *t = (void *)ctx->args[0], *leader = 0;
+	u64 self = (u64)t;
+	u32 zero = 0, flags, status = 0, how = 0;
+	u64 off;
+	struct signal_struct *signal = 0;
+	struct exit_scratch *s;
+
+	inflight.delete(&self);
+	if (!IR_GROUP_DEAD(ctx, t))
+		return 0;
+	s = exit_scratch.lookup(&zero);
+	if (!s)
+		return 0;
+	flags = fill_task(&s->e.task, t);
+	if (s->e.task.tid != s->e.task.tgid)
+		flags |= IR_F_NONLEADER;
+	READ(signal, t, signal);
+	READ(how, signal, flags);
+	if (how & 0x4) { /* SIGNAL_GROUP_EXIT */
+		READ(status, signal, group_exit_code);
+	} else {
+		READ(leader, t, group_leader);
+		READ(status, leader, exit_code);
+	}
+	s->e.status = status;
+	s->e.pad = 0;
+	if (status & 0x80)
+		flags |= IR_F_CORE_DUMPED;
+	off = put_cwd(s->data, 0, CWD_MAX, t, &flags);
+	s->e.len[0] = off;
+	s->e.len[1] = 0;
+	HIDE(off);
+	if (off > CWD_MAX)
+		return 0;
+	s->e.head.flags = flags;
+	submit(&s->e.head, IR_EXIT, sizeof(s->e) + off);
+	return 0;
+}
+
+/* The start-up snapshot: read the pinned iterator, get one ir_task per process. */
+BPF_ITER(task)
+{
+	struct seq_file *seq = ctx->meta->seq;
+	struct task_struct *t = ctx->task;
+	struct ir_task o = {};
+
+	if (!t || t->pid != t->tgid)
+		return 0;
+	fill_task(&o, t);
+	bpf_seq_write(seq, &o, sizeof(o));
+	return 0;
+}

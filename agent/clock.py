@@ -1,7 +1,7 @@
 """The one door to time: boot time, wall time, and how good the clock is now.
 
-In: the kernel's clocks and adjtimex(2). Out: times in nanoseconds, RFC 3339 text, and
-the state of the clock with an error bound. Reading is all it does: no clock is ever
+In: the kernel's clocks and adjtimex(2). Out: times in nanoseconds, and the
+state of the clock with an error bound. Reading is all it does: no clock is ever
 set, and an unknown state is never a good one.
 """
 
@@ -85,20 +85,3 @@ def boot_id() -> str:
     """Return the kernel's random id of this boot."""
     with open("/proc/sys/kernel/random/boot_id") as file:  # noqa: PTH123
         return file.read().strip()
-
-
-class Rfc3339:
-    """Format wall time; one second's text is made once."""
-
-    def __init__(self) -> None:
-        """Begin with nothing kept."""
-        self._second = -1
-        self._text = ""
-
-    def __call__(self, wall_ns: int) -> str:
-        """Return `wall_ns` since 1970 in UTC with nine digits of a second."""
-        second, rest = divmod(wall_ns, 1_000_000_000)
-        if second != self._second:
-            self._second = second
-            self._text = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
-        return f"{self._text}.{rest:09d}Z"

@@ -5,8 +5,8 @@ bytes until a record is made of them. Times are nanoseconds of CLOCK_BOOTTIME, i
 the kernel's own numbers in the host's namespaces.
 """
 
-from enum import IntEnum, IntFlag
-from typing import NamedTuple
+from enum import IntEnum, IntFlag, StrEnum
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -238,3 +238,43 @@ class Loss(msgspec.Struct, frozen=True, gc=False):
 
 
 Event = Exec | ExecFailed | Fork | Exit | Access
+
+
+class Process(msgspec.Struct):
+    """What is known of one process; `revision` counts its programs.
+
+    `known` is `seen` when an event told of it, `observed` when a snapshot did.
+    `creator` called fork (NOBODY when the birth was not seen), `real_parent` is the
+    parent at birth. Times are CLOCK_BOOTTIME ns, 0 for not (yet).
+    """
+
+    key: ProcessKey
+    known: Literal["seen", "observed"]
+    real_parent: ProcessKey
+    creator: ProcessKey = NOBODY
+    comm: bytes = b""
+    executable: bytes = b""
+    argv: bytes = b""
+    uid: int = 0
+    cgroup_id: int = 0
+    exec_ns: int = 0
+    exited_ns: int = 0
+    status: int = 0
+    children: int = 0
+    revision: int = 0
+
+
+class ChainEnd(StrEnum):
+    """Why a chain of ancestors has no further link."""
+
+    ROOT = "root"
+    UNKNOWN_PARENT = "unknown parent"
+    DEPTH = "depth"
+    CYCLE = "cycle"
+
+
+class Lineage(NamedTuple):
+    """Ancestors nearest first, and why the chain ends after the last of them."""
+
+    ancestors: tuple[Process, ...]
+    end: ChainEnd

@@ -9,46 +9,20 @@ about a process that was never met makes an entry instead of a guess.
 from collections.abc import Iterator
 from typing import Literal
 
-import msgspec
-
 from agent.events import (
-    NOBODY,
     Access,
     Event,
     Exec,
     ExecFailed,
     Exit,
     Fork,
+    Process,
     ProcessKey,
     Task,
 )
 
 KEPT_ARGV = 4096
 """Bytes of argv an entry keeps; the whole is in the exec's record."""
-
-
-class Process(msgspec.Struct):
-    """What is known of one process; `revision` counts its programs.
-
-    `known` is `seen` when an event told of it, `observed` when a snapshot did.
-    `creator` called fork (NOBODY when the birth was not seen), `real_parent` is the
-    parent at birth. Times are CLOCK_BOOTTIME ns, 0 for not (yet).
-    """
-
-    key: ProcessKey
-    known: Literal["seen", "observed"]
-    real_parent: ProcessKey
-    creator: ProcessKey = NOBODY
-    comm: bytes = b""
-    executable: bytes = b""
-    argv: bytes = b""
-    uid: int = 0
-    cgroup_id: int = 0
-    exec_ns: int = 0
-    exited_ns: int = 0
-    status: int = 0
-    children: int = 0
-    revision: int = 0
 
 
 class Ledger:

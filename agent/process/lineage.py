@@ -4,29 +4,10 @@ In: the ledger and a process key. Out: the ancestors by birth, nearest first, an
 there are no more of them. A parent that the ledger does not know is never invented.
 """
 
-from enum import StrEnum
-from typing import NamedTuple
-
-from agent.events import NOBODY
-from agent.process.ledger import Ledger, Process
+from agent.events import NOBODY, ChainEnd, Lineage, Process
+from agent.process.ledger import Ledger
 
 MAX_DEPTH = 32
-
-
-class ChainEnd(StrEnum):
-    """Why a chain of ancestors has no further link."""
-
-    ROOT = "root"
-    UNKNOWN_PARENT = "unknown parent"
-    DEPTH = "depth"
-    CYCLE = "cycle"
-
-
-class Lineage(NamedTuple):
-    """Ancestors nearest first, and why the chain ends after the last of them."""
-
-    ancestors: tuple[Process, ...]
-    end: ChainEnd
 
 
 def lineage(ledger: Ledger, process: Process, depth: int = MAX_DEPTH) -> Lineage:

@@ -131,11 +131,7 @@ def map_create(name: str, spec: MapSpec) -> int:
 def map_spec(fd: int) -> MapSpec:
     """Ask the kernel what a map is made of."""
     info = _MapInfo()
-    size = ctypes.c_uint32(ctypes.sizeof(info))
-    _checked(
-        _lib().bpf_obj_get_info_by_fd(fd, ctypes.byref(info), ctypes.byref(size)),
-        "map info",
-    )
+    _info(fd, info)
     return MapSpec(
         info.type, info.key_size, info.value_size, info.max_entries, info.map_flags
     )
@@ -220,6 +216,85 @@ def link_create(prog: int, target: int, attach_type: int) -> int:
     """Attach a program to a perf event or an iterator; returns the link."""
     return _checked(
         _lib().bpf_link_create(prog, target, attach_type, None), "link create"
+    )
+
+
+class _ProgInfo(ctypes.Structure):
+    """struct bpf_prog_info up to recursion_misses (since 5.12)."""
+
+    _fields_ = (
+        ("type", ctypes.c_uint32),
+        ("id", ctypes.c_uint32),
+        ("tag", ctypes.c_uint8 * 8),
+        ("jited_len", ctypes.c_uint32),
+        ("xlated_len", ctypes.c_uint32),
+        ("jited_insns", ctypes.c_uint64),
+        ("xlated_insns", ctypes.c_uint64),
+        ("load_time", ctypes.c_uint64),
+        ("created_by_uid", ctypes.c_uint32),
+        ("nr_map_ids", ctypes.c_uint32),
+        ("map_ids", ctypes.c_uint64),
+        ("name", ctypes.c_char * 16),
+        ("ifindex", ctypes.c_uint32),
+        ("gpl_compatible", ctypes.c_uint32),
+        ("netns_dev", ctypes.c_uint64),
+        ("netns_ino", ctypes.c_uint64),
+        ("nr_jited", ctypes.c_uint32 * 2),
+        ("jited_arrays", ctypes.c_uint64 * 2),
+        ("btf_id", ctypes.c_uint32),
+        ("info_sizes", ctypes.c_uint32),
+        ("func_info", ctypes.c_uint64),
+        ("nr_func_info", ctypes.c_uint32),
+        ("nr_line_info", ctypes.c_uint32),
+        ("line_infos", ctypes.c_uint64 * 2),
+        ("nr_jited_line_info", ctypes.c_uint32),
+        ("rec_sizes", ctypes.c_uint32 * 2),
+        ("nr_prog_tags", ctypes.c_uint32),
+        ("prog_tags", ctypes.c_uint64),
+        ("run_time_ns", ctypes.c_uint64),
+        ("run_cnt", ctypes.c_uint64),
+        ("recursion_misses", ctypes.c_uint64),
+    )
+
+
+class _LinkInfo(ctypes.Structure):
+    """The head of struct bpf_link_info."""
+
+    _fields_ = (
+        ("type", ctypes.c_uint32),
+        ("id", ctypes.c_uint32),
+        ("prog_id", ctypes.c_uint32),
+        ("rest", ctypes.c_uint8 * 64),
+    )
+
+
+def recursion_misses(links: Path) -> dict[str, int]:
+    """Ask how often each program behind the pinned links was skipped, by its name.
+
+    Needs CAP_SYS_ADMIN; without it the answer is empty.
+    """
+    missed: dict[str, int] = {}
+    for pinned in sorted(links.iterdir()):
+        link = get(pinned)
+        about = _LinkInfo()
+        try:
+            _info(link, about)
+            prog = _lib().bpf_prog_get_fd_by_id(about.prog_id)
+        finally:
+            os.close(link)
+        if prog >= 0:
+            program = _ProgInfo()
+            _info(prog, program)
+            os.close(prog)
+            missed[program.name.decode()] = program.recursion_misses
+    return missed
+
+
+def _info(fd: int, info: ctypes.Structure) -> None:
+    size = ctypes.c_uint32(ctypes.sizeof(info))
+    _checked(
+        _lib().bpf_obj_get_info_by_fd(fd, ctypes.byref(info), ctypes.byref(size)),
+        "object info",
     )
 
 

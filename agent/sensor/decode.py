@@ -66,6 +66,17 @@ def decode(raw: bytes, at: int, size: int) -> Event | ArgvPiece:
     return build(values, _variable(raw, at + layout.size, at + size, values[-fields:]))
 
 
+def decode_folded(raw: bytes) -> tuple[Access, int]:
+    """Decode an entry of the map `folds`: the event, and how much of it was sent.
+
+    The event's count is that of all accesses so far; the second value is the count
+    that the last event sent through the ring had.
+    """
+    _, sent = wire.FOLD.unpack_from(raw)
+    values = wire.ACCESS.unpack_from(raw, wire.FOLD.size)
+    return _access(values, [b""] * 4), sent
+
+
 def _variable(raw: bytes, at: int, end: int, lengths: tuple[int, ...]) -> list[bytes]:
     """Cut the variable fields; together they fill the record exactly."""
     fields = []
@@ -199,7 +210,7 @@ def _exit(v: tuple[Any, ...], f: list[bytes]) -> Event:
     return Exit(_source(v), task(v[_HEAD_VALUES:_BODY]), v[_BODY], _cwd(v[4], f[0]))
 
 
-def _access(v: tuple[Any, ...], f: list[bytes]) -> Event:
+def _access(v: tuple[Any, ...], f: list[bytes]) -> Access:
     first, last, count, result, kind, named, detail = v[-12:-5]
     try:
         access = AccessKind(kind)

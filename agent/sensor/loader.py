@@ -7,13 +7,10 @@ kernel and bcc is at hand; a hook that is refused never takes another one down.
 """
 
 import ctypes
-import hashlib
 import os
 import struct
-import sys
 import tempfile
 from collections.abc import Mapping
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +20,10 @@ from agent.errors import LoadError, NotPermittedError
 from agent.sensor import bpf, headers, pins
 from agent.sensor.btf import FUNC, Btf
 from agent.sensor.hooks import SENSES, Hook, HookState, How, Rung, Sense
+from agent.sensor.identity import SOURCES, object_key, probe_folder
 from agent.sensor.selftest import prove
 
 RING = "events"
-SOURCES = ("event.h", "fill.h", "process.c", "access.c")
 _LD_IMM64, _PSEUDO_MAPS = 0x18, (1, 2)
 _TYPES = {
     How.RAW_TRACEPOINT: bpf.PROG_RAW_TRACEPOINT,
@@ -49,17 +46,6 @@ class Object(msgspec.Struct, frozen=True):
     programs: dict[str, Program]
 
 
-def probe_folder() -> Path:
-    """Where the probe sources are: beside the package, or installed as data."""
-    for folder in (
-        Path(__file__).parents[2] / "probes",
-        Path(sys.prefix) / "share/ir-agent/probes",
-    ):
-        if (folder / SOURCES[0]).exists():
-            return folder
-    raise LoadError("the probe sources are not installed")
-
-
 def probe_text(btf: Btf) -> str:
     """Return all probes as one C text, with the header made for this kernel.
 
@@ -72,27 +58,15 @@ def probe_text(btf: Btf) -> str:
     return "".join(parts)
 
 
-def object_key(text: str) -> str:
-    """Return what decides whether a compiled object may be used again."""
-    try:
-        version = metadata.version("bcc")
-    except metadata.PackageNotFoundError:
-        version = "none"
-    return hashlib.sha256(f"{version}\0{text}".encode()).hexdigest()[:32]
-
-
-def compiled(text: str, cache: Path | None) -> Object:
-    """Compile, or take the object that was compiled from this very text before.
-
-    The offsets of the running kernel are in the text, so its hash covers the BTF.
-    """
-    kept = cache / f"{object_key(text)}.json" if cache else None
+def compiled(btf: Btf, key: str, cache: Path | None) -> Object:
+    """Compile, or take the object that was compiled under this very key before."""
+    kept = cache / f"{key}.json" if cache else None
     if kept and kept.exists():
         try:
             return msgspec.json.decode(kept.read_bytes(), type=Object)
         except (msgspec.DecodeError, OSError):
             kept.unlink(missing_ok=True)
-    built = _compile(text)
+    built = _compile(probe_text(btf))
     if kept:
         kept.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         fresh = kept.with_suffix(f".{os.getpid()}")
@@ -243,11 +217,10 @@ def load(folder: Path, ring_bytes: int, cache: Path | None) -> list[HookState]:
     `ring_bytes` is a power of two, at least a page. Returns the state of every hook,
     proven or not. LoadError when no hook at all could be attached.
     """
-    btf = Btf.of_kernel()
-    text = probe_text(btf)
-    loading = Loading(compiled(text, cache), btf, ring_bytes)
+    btf, key = Btf.of_kernel(), object_key()
+    loading = Loading(compiled(btf, key, cache), btf, ring_bytes)
     states = loading.attach_all()
     if not any(state.attached for state in states):
         raise LoadError(f"no hook could be attached: {states[0].reason}")
-    pins.publish(folder, object_key(text), loading.maps, loading.links)
+    pins.publish(folder, key, loading.maps, loading.links)
     return prove(states, loading.maps, loading.links)

@@ -61,6 +61,10 @@ class RingReader:
         """Sleep until the kernel says that there is something, or for that long."""
         self._epoll.poll(seconds)
 
+    def wake_on(self, fd: int) -> None:
+        """Let `wait` return when `fd` becomes readable, too."""
+        self._epoll.register(fd, select.EPOLLIN)
+
     @property
     def drained(self) -> bool:
         """Whether everything the kernel has produced so far was read."""

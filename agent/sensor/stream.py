@@ -58,6 +58,7 @@ class _Pending(msgspec.Struct):
 
     event: Exec
     position: int
+    before: Position
     pieces: list[bytes]
     length: int
     parts: int = 1
@@ -71,6 +72,7 @@ class Stream:
     ) -> None:
         """Go on after `positions`; events before `started_ns` are backlog."""
         self.positions = dict(positions)
+        self._foreign = False
         self._started_ns = started_ns
         self._now = now
         self._pending: dict[int, _Pending] = {}
@@ -79,6 +81,16 @@ class Stream:
         """Records of the ring that were not events."""
         self.replayed = 0
         """Records read a second time after a crash, and not given out again."""
+
+    def begin_in_the_middle(self, states: list[CpuState]) -> None:
+        """Take over from a reader whose records are elsewhere.
+
+        What it had read, and what was lost in its time, is its own to tell.
+        """
+        self._foreign = True
+        for cpu, state in enumerate(states):
+            if state.lost:
+                self.positions[cpu] = Position(state.seq, 0, dict(state.lost))
 
     @property
     def gap(self) -> bool:
@@ -104,11 +116,21 @@ class Stream:
         """Return up to where the ring's space may be given back."""
         return min([end, *(pending.position for pending in self._pending.values())])
 
+    def checkpoint(self) -> dict[int, Position]:
+        """Copy the positions, as far as events were given out whole."""
+        return {
+            cpu: self._pending[cpu].before
+            if cpu in self._pending
+            else msgspec.structs.replace(at, accounted=dict(at.accounted))
+            for cpu, at in self.positions.items()
+        }
+
     def _is_new(self, cpu: int, seq: int, bt_ns: int) -> bool:
         """Advance the CPU's position; False for a record given out before."""
         position = self.positions.get(cpu)
         if position is None:
-            position = self.positions[cpu] = Position()
+            first = seq - 1 if self._foreign else 0
+            position = self.positions[cpu] = Position(first)
         missing = seq - position.seq - 1
         if missing:
             if missing < 0:
@@ -134,7 +156,10 @@ class Stream:
             source = msgspec.structs.replace(event.source, backlog=True)
             event = msgspec.structs.replace(event, source=source)
         if isinstance(event, Exec) and _continues(event):
-            held = _Pending(event, at, [event.argv], len(event.argv))
+            before = msgspec.structs.replace(
+                self.positions[cpu], seq=event.source.seq - 1
+            )
+            held = _Pending(event, at, before, [event.argv], len(event.argv))
             self._pending[cpu] = held
         else:
             events.append(event)

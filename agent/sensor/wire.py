@@ -109,8 +109,9 @@ ACCESS_FIELDS = (
     "len",
 )
 
-FOLD = struct.Struct("<Q")
-"""What stands before the access event in an entry of the `folds` map: sent_ns."""
+FOLD = struct.Struct("<QQ")
+"""What stands before the event in an entry of the map `folds`: sent_ns, sent_count."""
+FOLD_KEY_SIZE = 40
 
 CPU_STATE = struct.Struct("<Q8QQ")
 """struct cpu_state: seq, lost by kind, last_lost_ns."""

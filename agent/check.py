@@ -1,0 +1,165 @@
+"""`ir-check`: what a responder asks of a node; it only reads.
+
+In: a command line and the folders of an agent. Out: records and verdicts on standard
+output, and an exit code: 0 ok, 1 warning, 2 failed, 3 could not look. No command here
+changes anything.
+"""
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from agent.config import Config
+from agent.errors import AgentError, CorruptError, UsageError
+from agent.sinks.scan import Follower
+from agent.sinks.text import safe
+from agent.sinks.verify import Report, verify
+
+_UNKNOWN = 3
+_FOLLOW_S = 0.2
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns its exit code."""
+    options = _parser().parse_args(argv)
+    try:
+        code: int = options.command(options)
+    except AgentError as error:
+        print(f"ir-check: {error}", file=sys.stderr)
+        return error.exit_code
+    except OSError as error:
+        print(f"ir-check: {error}", file=sys.stderr)
+        return _UNKNOWN
+    except KeyboardInterrupt:
+        return 0
+    return code
+
+
+class _Parser(argparse.ArgumentParser):
+    """argparse exits with 2 for a wrong command line; ours is 64, as sysexits.h."""
+
+    def error(self, message: str) -> Any:
+        self.print_usage(sys.stderr)
+        self.exit(UsageError.exit_code, f"{self.prog}: {message}\n")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="ir-check", description=__doc__.splitlines()[0])
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    records = commands.add_parser("records", help="show the records of this node")
+    records.set_defaults(command=_records)
+    records.add_argument("--follow", action="store_true", help="go on as they come")
+    records.add_argument(
+        "--where",
+        action="append",
+        default=[],
+        metavar="FIELD=VALUE",
+        help="only records whose field has this value, as event.action=exec",
+    )
+    check = commands.add_parser("verify", help="verify the hash chain of the records")
+    check.set_defaults(command=_verify)
+    check.add_argument("directory", nargs="?", type=Path, help="default STATE/records")
+    for one in (records, check):
+        one.add_argument("--state", default=Config().state, help="the state folder")
+        one.add_argument("--json", action="store_true", help="JSON output")
+    return parser
+
+
+def _records(options: argparse.Namespace) -> int:
+    directory = Path(options.state) / "records"
+    wanted = [_condition(text) for text in options.where]
+    try:
+        for body in _bodies(directory, follow=options.follow):
+            record = msgspec.json.decode(body)
+            if all(_matches(record, path, value) for path, value in wanted):
+                print(body.decode() if options.json else _line(record), flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0
+
+
+def _bodies(directory: Path, *, follow: bool) -> Iterator[bytes]:
+    """Yield every verified record; damage is said on standard error and passed by."""
+    if not directory.is_dir():
+        raise UsageError(f"{directory}: there are no records here")
+    log = Follower(directory)
+    while True:
+        try:
+            for _sequence, body in log.poll():
+                yield body
+        except CorruptError as error:
+            print(f"ir-check: {error}", file=sys.stderr)
+            continue
+        if not follow:
+            return
+        time.sleep(_FOLLOW_S)
+
+
+def _condition(text: str) -> tuple[list[str], str]:
+    field, equals, value = text.partition("=")
+    if not equals or not field:
+        raise UsageError(f"--where {text!r}: expected FIELD=VALUE")
+    return field.split("."), value
+
+
+def _matches(record: Any, path: list[str], value: str) -> bool:
+    """Compare as text; a list matches by any of its elements."""
+    for name in path:
+        if not isinstance(record, dict) or name not in record:
+            return False
+        record = record[name]
+    found = record if isinstance(record, list) else [record]
+    return any(_as_text(one) == value for one in found)
+
+
+def _as_text(value: Any) -> str:
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+
+
+def _line(record: dict[str, Any]) -> str:
+    """Return one line for a person; whatever was in argv, it is safe to print."""
+    event, process = record.get("event", {}), record.get("process", {})
+    if not event:
+        return "-- new segment"
+    moment = record["@timestamp"][:23]
+    head = f"{event['sequence']:>8} {moment} {event['action']:<16}"
+    if not process:
+        return f"{head} {_as_text(record.get('ir', {}))}"
+    user = process["user"].get("name") or process["user"]["id"]
+    who = f"{safe(user):<8} {safe(process['name'])}[{process['pid']}]"
+    words = " ".join(safe(arg) for arg in process.get("args", []))
+    failed = record.get("error", {}).get("code", "")
+    return " ".join(part for part in (head, who, words, failed) if part)
+
+
+def _verify(options: argparse.Namespace) -> int:
+    report = verify(options.directory or Path(options.state) / "records")
+    if options.json:
+        print(msgspec.json.encode(report).decode())
+    else:
+        print(_verdict(report))
+    if report.faults:
+        return 2
+    return _UNKNOWN if report.ends_at is None else 0
+
+
+def _verdict(report: Report) -> str:
+    lines = [str(fault) for fault in report.faults]
+    lines += [f"set aside after a crash: {name}" for name in report.evidence]
+    if report.torn:
+        lines.append("the last line is unfinished: a writer is at work, or crashed")
+    if report.ends_at is None:
+        lines.append("there are no records")
+    else:
+        state = "DAMAGED" if report.faults else "intact"
+        lines.append(
+            f"{state}: records {report.starts_at} to {report.ends_at}"
+            f" in {report.segments} segments, head {report.last_hash}"
+        )
+    return "\n".join(lines)

@@ -1,0 +1,139 @@
+"""`ir-agent`: load, unload, status, run.
+
+In: a command line. Out: what it says on standard output, and an exit code from
+agent.errors. It parses, calls one function and prints; the work is done elsewhere.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import structlog
+
+from agent.config import Config, check, read_config
+from agent.errors import AgentError, NotPermittedError, UsageError
+
+_FOLDERS = ("state", "runtime", "pins")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns its exit code."""
+    _log_to_stderr()
+    options = _parser().parse_args(argv)
+    try:
+        config = _config(options)
+        code: int = options.command(config, options)
+    except AgentError as error:
+        print(f"ir-agent: {error}", file=sys.stderr)
+        return error.exit_code
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return AgentError.exit_code
+    return code
+
+
+class _Parser(argparse.ArgumentParser):
+    """argparse exits with 2 for a wrong command line; ours is 64, as sysexits.h."""
+
+    def error(self, message: str) -> Any:
+        self.print_usage(sys.stderr)
+        self.exit(UsageError.exit_code, f"{self.prog}: {message}\n")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="ir-agent", description=__doc__.splitlines()[0])
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    for name, command, text in (
+        ("load", _load, "load and prove the probes, and leave them pinned"),
+        ("unload", _unload, "remove every trace of the probes"),
+        ("status", _status, "say what is loaded, and what each hook is worth"),
+        ("run", _run, "run the agent until it is told to stop"),
+    ):
+        one = commands.add_parser(name, help=text, description=text)
+        one.set_defaults(command=command)
+        _add_common(one)
+        if name == "run":
+            one.add_argument(
+                "--for", dest="seconds", type=float, help="stop after SECONDS"
+            )
+            one.add_argument("--show", action="store_true", help="show events live")
+    return parser
+
+
+def _add_common(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--config", type=Path, help="default /etc/ir-agent/agent.yaml")
+    for folder in _FOLDERS:
+        parser.add_argument(f"--{folder}", help=f"the {folder} folder")
+    parser.add_argument("--ring-bytes", type=int, help="size of the ring buffer")
+    parser.add_argument("--json", action="store_true", help="one JSON document")
+
+
+def _config(options: argparse.Namespace) -> Config:
+    """Let the command line win over the file."""
+    config = read_config(options.config)
+    given = {
+        name: getattr(options, name)
+        for name in (*_FOLDERS, "ring_bytes")
+        if getattr(options, name) is not None
+    }
+    values = {**msgspec.structs.asdict(config), **given}
+    return check(values, Path("command line"))
+
+
+def _log_to_stderr() -> None:
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty()),
+        ],
+        logger_factory=structlog.PrintLoggerFactory(file=sys.stderr),
+    )
+
+
+def _require_root() -> None:
+    if os.geteuid():
+        raise NotPermittedError("loading and reading probes needs root")
+
+
+def _load(config: Config, options: argparse.Namespace) -> int:
+    _require_root()
+    from agent.sensor import loader, status  # noqa: PLC0415 - no other command needs it
+
+    states = loader.load(Path(config.pins), config.ring_bytes, config.cache)
+    status.save(Path(config.runtime), states)
+    print(status.render(states, as_json=options.json))
+    return status.exit_code(states)
+
+
+def _unload(config: Config, options: argparse.Namespace) -> int:
+    _require_root()
+    from agent.sensor import pins, status  # noqa: PLC0415
+
+    pins.remove(Path(config.pins))
+    status.forget(Path(config.runtime))
+    print('{"unloaded":true}' if options.json else f"{config.pins} is gone")
+    return 0
+
+
+def _status(config: Config, options: argparse.Namespace) -> int:
+    _require_root()
+    from agent.sensor import status  # noqa: PLC0415
+
+    states = status.current(Path(config.runtime), Path(config.pins))
+    print(status.render(states, as_json=options.json))
+    return status.exit_code(states)
+
+
+def _run(config: Config, options: argparse.Namespace) -> int:
+    _require_root()
+    from agent.daemon import Daemon  # noqa: PLC0415
+    from agent.view import LiveView  # noqa: PLC0415
+
+    view = LiveView(colour=sys.stdout.isatty()) if options.show else None
+    Daemon(config, view).run(options.seconds)
+    return 0

@@ -1,0 +1,277 @@
+"""The daemon: build the stages in order, run the path, stop in reverse order.
+
+In: a configuration. Out: records on disk until told to stop. It is the composition
+root: configuration ends here, and the stages get plain arguments. Two threads: one runs
+the path, the other does what may be slow (fdatasync, the clock); neither waits for the
+network.
+"""
+
+import fcntl
+import os
+import signal
+import socket
+import subprocess  # noqa: TID251 - the daemon starts the loader, and nothing else
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import structlog
+
+from agent import __version__, clock
+from agent.config import Config
+from agent.errors import BusyError, LoadError, NotPermittedError
+from agent.pipeline import COALESCE_S, Pipeline, View
+from agent.process import procfs
+from agent.process.ledger import Ledger
+from agent.resume import Resume
+from agent.sensor import pins
+from agent.sensor.identity import object_key
+from agent.sensor.pins import Loaded
+from agent.sensor.tap import Tap, snapshot
+from agent.sinks.record import ClockMap, Host, Renderer
+from agent.sinks.segment import SegmentWriter
+
+SETTLE_NS = 1_000_000_000
+SYNC_S = 0.25
+"""How long a record may be in the page cache only."""
+_ANCHOR_TOLERANCE_NS = 100_000
+"""Reading two clocks together is not exact; smaller moves are noise."""
+log = structlog.get_logger()
+
+
+class Daemon:
+    """One run of the agent."""
+
+    def __init__(self, config: Config, view: View | None = None) -> None:
+        """Prepare; nothing is opened before `run`."""
+        self._config = config
+        self._view = view
+        self._stop = threading.Event()
+        self._clock = read_clock()
+        self._resume = Resume()
+        self._load_id = ""
+        self._pipeline: Pipeline = None  # type: ignore[assignment]
+
+    def run(self, seconds: float | None = None) -> None:
+        """Run until SIGTERM, SIGINT, or for that long. The pins stay behind."""
+        with ExitStack() as stack:
+            self._build(stack)
+            pipeline, started = self._pipeline, clock.boot_ns()
+            until = started + int(seconds * 1e9) if seconds else None
+            stack.enter_context(self._signals(pipeline.tap))
+            stack.enter_context(self._slow_thread())
+            log.info("ready", records=str(self._config.records), **self._about())
+            self._loop(until)
+            self._finish()
+
+    def _build(self, stack: ExitStack) -> None:
+        """Open what is needed, in the order of who must not be disturbed by whom."""
+        config, resume = self._config, self._resume
+        folder = Path(config.pins)
+        self._log = SegmentWriter.open(
+            config.records, self._header, config.segment_bytes, resume.line
+        )
+        stack.callback(self._log.close)
+        before = pins.loaded(folder)
+        if before:
+            with _owned(folder):
+                pass  # somebody else's pins are not replaced
+        self._loaded = require_loaded(config)
+        stack.enter_context(_owned(folder))
+        started, self._load_id = clock.boot_ns(), self._loaded.load_id
+        tap = Tap(folder, resume.for_loading(self._load_id), started, clock.boot_ns)
+        stack.callback(tap.close)
+        ledger = Ledger(config.processes)
+        for task in snapshot(folder):
+            ledger.observe(task, *procfs.describe(task))
+        self._renderer = Renderer(_host(), self._clock)
+        self._pipeline = Pipeline(tap, ledger, self._renderer, self._log, self._clock)
+        self._pipeline.view = self._view
+        self._say_start(before, started)
+
+    def _header(self) -> Mapping[str, object]:
+        """Return the caller's part of a segment's header."""
+        pipeline = self._pipeline
+        return {
+            "boot_id": clock.boot_id(),
+            "bt_ns": clock.boot_ns(),
+            "wall_offset_ns": self._clock.offset_ns,
+            "load_id": self._load_id or self._resume.load_id,
+            "positions": pipeline.checkpoint if pipeline else self._resume.checkpoint,
+        }
+
+    def _about(self) -> dict[str, Any]:
+        return {
+            "load_id": self._load_id,
+            "processes": len(self._pipeline.ledger),
+        }
+
+    def _say_start(self, before: Loaded | None, started: int) -> None:
+        tell, writer, resume = self._pipeline.tell, self._log, self._resume
+        about = {"pid": os.getpid(), "config": self._config, **self._about()}
+        tell("agent-start", {"agent": about}, started)
+        if writer.recovered:
+            tell("log-recovered", {"recovered": writer.recovered}, started)
+        if resume.last_record and resume.load_id != self._load_id:
+            gap = {
+                "cause": _gap_cause(resume, before),
+                "start": resume.last_record,
+                "end": self._renderer.wall(self._loaded.loaded_ns),
+            }
+            tell("gap", {"gap": gap}, started)
+
+    def _loop(self, until: int | None) -> None:
+        pipeline, config = self._pipeline, self._config
+        beat = int(config.heartbeat_seconds * 1e9)
+        settle_at = beat_at = 0
+        while not self._stop.is_set():
+            now = clock.boot_ns()
+            if until and now >= until:
+                return
+            if now >= settle_at:
+                pipeline.set_clock(self._clock)
+                pipeline.settle()
+                settle_at = now + SETTLE_NS
+            if now >= beat_at:
+                self._heartbeat(now)
+                beat_at = now + beat
+            if pipeline.step():
+                time.sleep(COALESCE_S)
+            else:
+                pipeline.tap.wait(max(0.0, (settle_at - now) / 1e9))
+
+    def _heartbeat(self, now: int) -> None:
+        ledger = self._pipeline.ledger
+        details = {
+            "events": self._pipeline.events,
+            "lost": self._pipeline.lost,
+            "write_errors": self._pipeline.write_errors,
+            "processes": len(ledger),
+            "evicted_living": ledger.evicted_living,
+            "evicted_ancestors": ledger.evicted_ancestors,
+            "cpu_seconds": round(time.process_time(), 3),
+            "resident_bytes": _resident_bytes(),
+            **self._pipeline.tap.counters(),
+        }
+        self._pipeline.tell("heartbeat", {"heartbeat": details}, now)
+
+    def _finish(self) -> None:
+        """Take what is in the ring, say goodbye, make everything durable."""
+        while self._pipeline.step():
+            pass
+        self._pipeline.settle()
+        self._heartbeat(clock.boot_ns())
+        self._pipeline.tell("agent-stop", {"agent": self._about()}, clock.boot_ns())
+        self._pipeline.step()
+        log.info("stopped", events=self._pipeline.events, lost=self._pipeline.lost)
+
+    @contextmanager
+    def _signals(self, tap: Tap) -> Iterator[None]:
+        """End the loop on SIGTERM and SIGINT, also while it waits."""
+
+        def stop(_number: int, _frame: FrameType | None) -> None:
+            self._stop.set()
+
+        awake, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        tap.wake_on(awake)
+        signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+        kept = {n: signal.signal(n, stop) for n in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            yield
+        finally:
+            signal.set_wakeup_fd(-1)
+            for number, handler in kept.items():
+                signal.signal(number, handler)
+            os.close(awake)
+            os.close(wake)
+
+    @contextmanager
+    def _slow_thread(self) -> Iterator[None]:
+        """Run what may be slow beside the path, and end it before the log closes."""
+        ended = threading.Event()
+        thread = threading.Thread(target=self._slow, args=(ended,), name="slow")
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
+
+    def _slow(self, ended: threading.Event) -> None:
+        turn = 0
+        while not ended.wait(SYNC_S):
+            turn += 1
+            try:
+                self._log.sync()
+            except OSError as error:
+                log.error("sync_failed", reason=str(error))  # noqa: TRY400
+            if turn % round(1 / SYNC_S) == 0:
+                fresh = read_clock()
+                moved = abs(fresh.offset_ns - self._clock.offset_ns)
+                if moved > _ANCHOR_TOLERANCE_NS or fresh[1:] != self._clock[1:]:
+                    self._clock = fresh
+
+
+def read_clock() -> ClockMap:
+    """Read how boot time becomes wall time now."""
+    return ClockMap(clock.wall_anchor().offset_ns, *clock.kernel_state())
+
+
+def require_loaded(config: Config) -> Loaded:
+    """Load the probes unless this version of them is pinned already."""
+    folder = Path(config.pins)
+    found = pins.loaded(folder)
+    if found and found.object_key == object_key():
+        return found
+    command = [sys.executable, "-m", "agent", "load"]
+    for name in ("state", "runtime", "pins"):
+        command += [f"--{name}", str(getattr(config, name))]
+    command += ["--ring-bytes", str(config.ring_bytes)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)  # noqa: S603
+    found = pins.loaded(folder)
+    if done.returncode or found is None:
+        reason = done.stderr.strip().splitlines()[-1:] or ["no reason given"]
+        if done.returncode == NotPermittedError.exit_code:
+            raise NotPermittedError(reason[0])
+        raise LoadError(f"the loader failed: {reason[0]}")
+    return found
+
+
+@contextmanager
+def _owned(folder: Path) -> Iterator[None]:
+    """Be the only consumer of these pins."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(fd)
+        raise BusyError(f"{folder}: another agent reads these pins") from None
+    try:
+        yield
+    finally:
+        os.close(fd)
+
+
+def _gap_cause(resume: Resume, before: Loaded | None) -> str:
+    if resume.boot_id and resume.boot_id != clock.boot_id():
+        return "reboot"
+    return "probes replaced" if before else "probes not loaded"
+
+
+def _host() -> Host:
+    try:
+        machine_id = Path("/etc/machine-id").read_text().strip()
+    except OSError:
+        machine_id = ""
+    user_ns = Path("/proc/self/ns/user").stat().st_ino
+    return Host(machine_id, socket.gethostname(), clock.boot_id(), __version__, user_ns)
+
+
+def _resident_bytes() -> int:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")

@@ -1,0 +1,84 @@
+"""The state of every hook, kept for whoever asks later.
+
+In: what the loader found and proved. Out: the same as a file in the runtime folder, as
+a table or as JSON, held against the links that are pinned now. A hook whose link is
+gone is never shown as attached.
+"""
+
+from pathlib import Path
+
+import msgspec
+
+from agent.sensor import pins
+from agent.sensor.hooks import SENSES, HookState
+
+_FILE = "hooks.json"
+
+
+def save(runtime: Path, states: list[HookState]) -> None:
+    """Write the states into the runtime folder."""
+    runtime.mkdir(mode=0o755, parents=True, exist_ok=True)
+    fresh = runtime / f"{_FILE}.new"
+    fresh.write_bytes(msgspec.json.encode(states))
+    fresh.rename(runtime / _FILE)
+
+
+def forget(runtime: Path) -> None:
+    """Remove the file."""
+    (runtime / _FILE).unlink(missing_ok=True)
+
+
+def current(runtime: Path, folder: Path) -> list[HookState]:
+    """Return every hook of the table: as the loader left it, if its link is pinned."""
+    pinned = set(pins.links(folder))
+    kept = {(one.program, one.target): one for one in _kept(runtime)}
+    states = []
+    for sense in SENSES:
+        for rung in sense.rungs:
+            for hook in rung.hooks:
+                known = kept.get((hook.program, hook.target))
+                if known is None or (known.attached and hook.pin not in pinned):
+                    why = "not loaded" if known is None else "its link is gone"
+                    known = HookState(
+                        sense.name,
+                        rung.name,
+                        hook.program,
+                        hook.target,
+                        False,
+                        reason=why,
+                    )
+                states.append(known)
+    return states
+
+
+def _kept(runtime: Path) -> list[HookState]:
+    try:
+        return msgspec.json.decode((runtime / _FILE).read_bytes(), type=list[HookState])
+    except (OSError, msgspec.DecodeError):
+        return []
+
+
+def exit_code(states: list[HookState]) -> int:
+    """0 when everything is attached and proven, 1 when something is not, 2 for none."""
+    if all(state.proven for state in states):
+        return 0
+    return 1 if any(state.attached for state in states) else 2
+
+
+def render(states: list[HookState], *, as_json: bool) -> str:
+    """Return a table for a person, or one JSON document."""
+    if as_json:
+        return msgspec.json.encode({"hooks": states}).decode()
+    rows = [("SENSE", "HOOK", "STATE", "WHY")]
+    rows += [(one.sense, one.target, _word(one), one.reason) for one in states]
+    widths = [max(len(row[i]) for row in rows) for i in range(3)]
+    return "\n".join(
+        "  ".join([*(row[i].ljust(widths[i]) for i in range(3)), row[3]]).rstrip()
+        for row in rows
+    )
+
+
+def _word(state: HookState) -> str:
+    if not state.attached:
+        return "missing"
+    return "proven" if state.proven else "attached, not proven"

@@ -1,0 +1,151 @@
+"""The daemon's end of the pins: everything the kernel has to tell, nothing loaded.
+
+In: a pin folder and the positions a former run had reached. Out: events and losses in
+order, and the checkpoint that lets the next run go on after them. The ring's space is
+given back only by `commit`, after the records of what was polled are on disk.
+"""
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from agent.events import Event, Loss, Task
+from agent.sensor import bpf, pins, wire
+from agent.sensor.decode import task
+from agent.sensor.folds import Folds
+from agent.sensor.ringbuf import RingReader
+from agent.sensor.stream import Position, Stream, read_cpu_states
+
+_ZERO = bytes(4)
+_ARGV_PATIENCE_NS = 1_000_000_000
+
+
+class Polled(NamedTuple):
+    """What one look at the kernel gave; `more` says that the ring was not empty."""
+
+    events: list[Event]
+    losses: list[Loss]
+    more: bool
+
+
+class Tap:
+    """The one consumer of one pin folder."""
+
+    def __init__(
+        self,
+        folder: Path,
+        positions: Mapping[int, Position],
+        started_ns: int,
+        now: Callable[[], int],
+    ) -> None:
+        """Open the pins; what happened before `started_ns` is marked as backlog."""
+        self._folder = folder
+        self._now = now
+        self._events = pins.open_map(folder, "events")
+        self._states = pins.open_map(folder, "cpu_state")
+        self._folds = Folds(folder)
+        self._ring = RingReader(self._events)
+        self._cpus = _possible_cpus()
+        self._stream = Stream(positions, started_ns, now)
+        self._missed = bpf.recursion_misses(folder / "links")
+        self._end = self._ring.position
+
+    def wait(self, seconds: float) -> None:
+        """Sleep until there is something to poll, a wake-up, or for that long."""
+        self._ring.wait(seconds)
+
+    def wake_on(self, fd: int) -> None:
+        """Let `wait` return when `fd` becomes readable, too."""
+        self._ring.wake_on(fd)
+
+    def poll(self) -> Polled:
+        """Take what is in the ring now; a gap in it is explained at once."""
+        batch = self._ring.read()
+        self._end = batch.end
+        events = self._stream.feed(batch)
+        losses = self._reconcile() if self._stream.gap else []
+        return Polled(events, losses, bool(batch.records))
+
+    def settle(self) -> Polled:
+        """Once a second: what no record in the ring would ever bring up.
+
+        The end of a burst of folded accesses, an exec whose argv stopped arriving,
+        losses after which nothing came, and programs that the kernel skipped.
+        """
+        now = self._now()
+        events: list[Event] = list(self._stream.expire(now - _ARGV_PATIENCE_NS))
+        events += self._folds.collect(now)
+        return Polled(events, [*self._reconcile(), *self._skipped(now)], False)
+
+    def _reconcile(self) -> list[Loss]:
+        raw = bpf.lookup(self._states, _ZERO, self._cpus * wire.CPU_STATE.size)
+        states = read_cpu_states(raw)
+        return self._stream.reconcile(states, drained=self._ring.drained)
+
+    def _skipped(self, now: int) -> list[Loss]:
+        """Programs that did not run because one was running on that CPU already."""
+        missed = bpf.recursion_misses(self._folder / "links")
+        news = {
+            name: count - self._missed.get(name, 0)
+            for name, count in missed.items()
+            if count > self._missed.get(name, 0)
+        }
+        self._missed = missed
+        since = now - 2 * _ARGV_PATIENCE_NS
+        return [Loss("recursion", news, since, now, ())] if news else []
+
+    def commit(self) -> None:
+        """Give back the ring's space up to what has been polled completely."""
+        self._ring.commit(self._stream.committable(self._end))
+
+    def checkpoint(self) -> dict[str, Any]:
+        """Return what the next run needs to go on after what was polled so far."""
+        return {str(cpu): at for cpu, at in self._stream.checkpoint().items()}
+
+    def counters(self) -> dict[str, int]:
+        """Return what this end of the path has counted."""
+        return {
+            "ring_bytes": self._ring.size,
+            "unread_bytes": self._ring.unread,
+            "undecodable": self._stream.undecodable,
+            "replayed": self._stream.replayed,
+        }
+
+    def close(self) -> None:
+        """Close everything; the pins stay."""
+        self._ring.close()
+        self._folds.close()
+        os.close(self._states)
+        os.close(self._events)
+
+
+def snapshot(folder: Path) -> list[Task]:
+    """List every process of this pid namespace by the pinned task iterator.
+
+    Empty when the kernel refused the iterator.
+    """
+    for name in pins.links(folder):
+        if name.startswith("bpf_iter__task"):
+            link = bpf.get(folder / "links" / name)
+            try:
+                raw = bpf.read_iterator(link)
+            finally:
+                os.close(link)
+            size = wire.TASK.size
+            whole = len(raw) - len(raw) % size
+            return [task(values) for values in wire.TASK.iter_unpack(raw[:whole])]
+    return []
+
+
+def decode_checkpoint(raw: Mapping[str, Any]) -> dict[int, Position]:
+    """Read back what `checkpoint` returned, after its way through JSON."""
+    return {int(cpu): msgspec.convert(at, Position) for cpu, at in raw.items()}
+
+
+def _possible_cpus() -> int:
+    """Count possible CPUs: a per-CPU value holds one entry for each of them."""
+    last = Path("/sys/devices/system/cpu/possible").read_text().strip()
+    return int(last.rpartition("-")[2]) + 1

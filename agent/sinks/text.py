@@ -1,0 +1,164 @@
+r"""Bytes and numbers of the kernel as JSON text, made once and kept where they repeat.
+
+In: bytes, contexts, executables, times. Out: pieces of JSON, complete and escaped.
+No byte is lost silently: what is not UTF-8 is shown as \xNN, and whoever needs the
+exact bytes of an argument finds them in base64 beside it.
+"""
+
+import secrets
+import time
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+
+import msgspec
+
+from agent.events import Context, Executable, Flag
+
+_UNSET = 0xFFFFFFFF
+_MINOR_BITS, _MINOR_MASK = 20, (1 << 20) - 1
+_encode = msgspec.json.Encoder().encode
+
+
+def text(raw: bytes) -> str:
+    r"""Decode UTF-8; any other byte becomes \xNN."""
+    return raw.decode("utf-8", "backslashreplace")
+
+
+def quote(value: str) -> str:
+    """Return a JSON string."""
+    return _encode(value).decode()
+
+
+@lru_cache(maxsize=8192)
+def quoted(raw: bytes) -> str:
+    """Return the JSON string of a path or name; kept, since they repeat."""
+    return quote(text(raw))
+
+
+@lru_cache(maxsize=256)
+def _second(second: int) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
+
+
+def rfc3339(wall_ns: int) -> str:
+    """Return `wall_ns` since 1970 in UTC, with nine digits of a second."""
+    second, rest = divmod(wall_ns, 1_000_000_000)
+    return f"{_second(second)}.{rest:09d}Z"
+
+
+@lru_cache(maxsize=64)
+def flags(bits: int) -> str:
+    """Return the JSON array of what is incomplete or unusual about an event."""
+    return _encode([flag.name.lower() for flag in Flag if flag & bits]).decode()  # type: ignore[union-attr]
+
+
+@lru_cache(maxsize=4096)
+def executable(facts: Executable) -> str:
+    """Return the member "exe": which file it is, however it is called."""
+    device = f"{facts.dev >> _MINOR_BITS}:{facts.dev & _MINOR_MASK}"
+    return (
+        f'"exe":{{"inode":"{facts.ino}","device":"{device}","nlink":{facts.nlink},'
+        f'"mode":"{facts.mode & 0o7777:04o}","uid":"{facts.uid}",'
+        f'"memfd":{_bool(facts.memfd)},"deleted":{_bool(facts.deleted)}}}'
+    )
+
+
+def _bool(value: object) -> str:
+    return "true" if value else "false"
+
+
+@lru_cache(maxsize=4096)
+def surroundings(context: Context) -> str:
+    """Return the members "caps", "ns", "cgroup" and, in a login session, "login"."""
+    c = context
+    caps = (
+        f'"caps":{{"effective":"{c.cap_effective:016x}",'
+        f'"permitted":"{c.cap_permitted:016x}",'
+        f'"inheritable":"{c.cap_inheritable:016x}",'
+        f'"bounding":"{c.cap_bounding:016x}","ambient":"{c.cap_ambient:016x}"}}'
+    )
+    namespaces = (
+        f'"ns":{{"pid":{c.ns_pid},"mnt":{c.ns_mnt},"net":{c.ns_net},'
+        f'"user":{c.ns_user},"uts":{c.ns_uts},"ipc":{c.ns_ipc},'
+        f'"cgroup":{c.ns_cgroup},"time":{c.ns_time},"pid_level":{c.ns_level}}}'
+    )
+    login = (
+        ""
+        if c.loginuid == _UNSET
+        else f',"login":{{"uid":"{c.loginuid}","session":{c.sessionid}}}'
+    )
+    return f'{caps},{namespaces},"cgroup":{{"id":"{c.cgroup_id}"}}{login}'
+
+
+def safe(word: str) -> str:
+    """Return a word as it is if it is harmless, else quoted and escaped."""
+    if word and word.isprintable() and " " not in word:
+        return word
+    return repr(word)
+
+
+class Users:
+    """Names of user ids, for processes in the host's user namespace only.
+
+    They come from /etc/passwd alone: a name service may be remote, and would then
+    stall the pipeline for as long as the network likes.
+    """
+
+    def __init__(self, host_user_ns: int, passwd: Path = Path("/etc/passwd")) -> None:
+        """Read the names once."""
+        self._host = host_user_ns
+        self._names = _read_names(passwd)
+        self.of: Callable[[Context], str] = lru_cache(maxsize=4096)(self._of)
+
+    def _of(self, context: Context) -> str:
+        """Return the members "user", "real_user" … "saved_group" of a process."""
+        c = context
+        return (
+            f'"user":{self.user(c)},"real_user":{{"id":"{c.uid}"}},'
+            f'"saved_user":{{"id":"{c.suid}"}},"group":{{"id":"{c.egid}"}},'
+            f'"real_group":{{"id":"{c.gid}"}},"saved_group":{{"id":"{c.sgid}"}}'
+        )
+
+    def user(self, context: Context) -> str:
+        """Return the object of the effective user: id, and name where it is known."""
+        name = self._names.get(context.euid) if context.ns_user == self._host else None
+        named = f',"name":{quote(name)}' if name else ""
+        return f'{{"id":"{context.euid}"{named}}}'
+
+
+def _read_names(passwd: Path) -> dict[int, str]:
+    names: dict[int, str] = {}
+    try:
+        lines = passwd.read_text(errors="replace").splitlines()
+    except OSError:
+        return names
+    for line in lines:
+        name, _, rest = line.partition(":")
+        number = rest.split(":")[1:2]
+        if number and number[0].isdigit():
+            names.setdefault(int(number[0]), name)
+    return names
+
+
+class RecordIds:
+    """UUIDv7 (RFC 9562): millisecond, a random part per writer, and a counter."""
+
+    def __init__(self) -> None:
+        """Draw the random part."""
+        self._counter = secrets.randbits(47)
+        self._random = (
+            f"-7{secrets.randbits(12):03x}-{0x8000 | secrets.randbits(14):04x}-"
+        )
+        self._millisecond = -1
+        self._prefix = ""
+
+    def __call__(self, wall_ns: int) -> str:
+        """Return the next id; ids of one writer are in order within a millisecond."""
+        millisecond = wall_ns // 1_000_000
+        if millisecond != self._millisecond:
+            self._millisecond = millisecond
+            head = f"{millisecond:012x}"
+            self._prefix = f"{head[:8]}-{head[8:]}{self._random}"
+        self._counter += 1
+        return f"{self._prefix}{self._counter:012x}"

@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Attaches to PID with PTRACE_SEIZE and tells the result; the end of this process lets go. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/ptrace.h>
+#include <unistd.h>
+
+int main(int argc, char **argv)
+{
+	pid_t target = argc == 2 ? atoi(argv[1]) : 0;
+	long result = ptrace(PTRACE_SEIZE, target, NULL, NULL);
+	int error = result < 0 ? errno : 0;
+
+	dprintf(STDERR_FILENO, "{\"result\": %ld, \"errno\": %d}\n", result, error);
+	return 0;
+}

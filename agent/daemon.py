@@ -117,13 +117,24 @@ class Daemon:
         tell("agent-start", {"agent": about}, started)
         if writer.recovered:
             tell("log-recovered", {"recovered": writer.recovered}, started)
-        if resume.last_record and resume.load_id != self._load_id:
+        if cause := self._gap_cause(before):
             gap = {
-                "cause": _gap_cause(resume, before),
-                "start": resume.last_record,
+                "cause": cause,
+                "start": resume.last_record or None,
                 "end": self._renderer.wall(self._loaded.loaded_ns),
             }
             tell("gap", {"gap": gap}, started)
+
+    def _gap_cause(self, before: Loaded | None) -> str:
+        """Say why the records do not go on where the last ones ended, if they don't."""
+        resume = self._resume
+        if self._pipeline.tap.taken_over:
+            return "another run read these pins before"
+        if not resume.last_record or resume.load_id == self._load_id:
+            return ""
+        if resume.boot_id != clock.boot_id():
+            return "reboot"
+        return "probes replaced" if before else "probes not loaded"
 
     def _loop(self, until: int | None) -> None:
         pipeline, config = self._pipeline, self._config
@@ -255,12 +266,6 @@ def _owned(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(fd)
-
-
-def _gap_cause(resume: Resume, before: Loaded | None) -> str:
-    if resume.boot_id and resume.boot_id != clock.boot_id():
-        return "reboot"
-    return "probes replaced" if before else "probes not loaded"
 
 
 def _host() -> Host:

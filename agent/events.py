@@ -5,13 +5,13 @@ bytes until a record is made of them. Times are nanoseconds of CLOCK_BOOTTIME, i
 the kernel's own numbers in the host's namespaces.
 """
 
-from enum import IntEnum, IntFlag, StrEnum
-from typing import Literal, NamedTuple
+from enum import IntEnum, StrEnum
+from typing import Literal
 
 import msgspec
 
 
-class ProcessKey(NamedTuple):
+class ProcessKey(msgspec.Struct, frozen=True, gc=False):
     """Who a process is, on one boot: its tgid and when it started.
 
     `start_ns` is task_struct.start_boottime of the group leader. A tgid alone is
@@ -25,7 +25,7 @@ class ProcessKey(NamedTuple):
 NOBODY = ProcessKey(0, 0)
 
 
-class Flag(IntFlag):
+class Flag(IntEnum):
     """What is incomplete or unusual about one event (IR_F_* of probes/event.h)."""
 
     ARGV_FAULT = 0x0001
@@ -105,6 +105,14 @@ class Context(msgspec.Struct, frozen=True, gc=False, eq=False):
     ns_level: int
 
 
+class Image(msgspec.Struct, frozen=True, gc=False, eq=False):
+    """What a process is made of, apart from its numbers; equal ones are one object."""
+
+    comm: bytes
+    executable: Executable
+    context: Context
+
+
 class Task(msgspec.Struct, frozen=True, gc=False):
     """One process as the kernel held it at the moment of an event.
 
@@ -121,16 +129,15 @@ class Task(msgspec.Struct, frozen=True, gc=False):
     sid: int
     vpid: int
     ptrace: int
-    comm: bytes
-    executable: Executable
-    context: Context
+    image: Image
 
 
-class Source(msgspec.Struct, frozen=True, gc=False):
-    """Where one event stood in the stream: enough to prove that none is missing.
+class Reported(msgspec.Struct, frozen=True, gc=False):
+    """What every event has: where it stood in the stream, and whom it is about.
 
-    `seq` counts per CPU from 1 since the probes were loaded, `parts` is how many
-    consecutive numbers this event used, `backlog` says that it happened while no
+    `seq` counts per CPU from 1 since the probes were loaded, and `parts` is how many
+    consecutive numbers the event used: enough to prove that none is missing. `bt_ns`
+    is CLOCK_BOOTTIME, `flags` are Flag bits, `backlog` says that it happened while no
     daemon was running.
     """
 
@@ -138,66 +145,56 @@ class Source(msgspec.Struct, frozen=True, gc=False):
     seq: int
     bt_ns: int
     flags: int
-    parts: int = 1
-    backlog: bool = False
+    parts: int
+    backlog: bool
+    task: Task
+    cwd: bytes
 
 
-class Exec(msgspec.Struct, frozen=True, gc=False):
+class Exec(Reported, frozen=True, gc=False):
     """A new program runs in a process.
 
     `argv` is the raw memory arg_start..arg_end: NUL after every argument. It is
     shorter than `argv_bytes` when something could not be read or was lost.
     """
 
-    source: Source
-    task: Task
     old_tid: int
     argc: int
     argv_bytes: int
     argv: bytes
     executable: bytes
-    cwd: bytes
     invoked: bytes
     interpreter: bytes
     environment: tuple[bytes, ...]
 
 
-class ExecFailed(msgspec.Struct, frozen=True, gc=False):
+class ExecFailed(Reported, frozen=True, gc=False):
     """execve or execveat returned an error; path and argv are the caller's word."""
 
-    source: Source
-    task: Task
     errno: int
     argc: int
-    cwd: bytes
     path: bytes
     argv: bytes
 
 
-class Fork(msgspec.Struct, frozen=True, gc=False):
+class Fork(Reported, frozen=True, gc=False):
     """A process was born: `task` is the child, `creator` called fork or clone.
 
     `clone_flags` are CLONE_* bits as the child shows them.
     """
 
-    source: Source
-    task: Task
     creator: ProcessKey
     creator_tid: int
     clone_flags: int
-    cwd: bytes
 
 
-class Exit(msgspec.Struct, frozen=True, gc=False):
+class Exit(Reported, frozen=True, gc=False):
     """The last thread of a process ended; `status` is as wait(2) gives it."""
 
-    source: Source
-    task: Task
     status: int
-    cwd: bytes
 
 
-class Access(msgspec.Struct, frozen=True, gc=False):
+class Access(Reported, frozen=True, gc=False):
     """One process reached into another, or tried to.
 
     `count` accesses of this kind, pair and result happened between `first_ns` and
@@ -205,8 +202,6 @@ class Access(msgspec.Struct, frozen=True, gc=False):
     `result` is what the system call returned, a negative errno when refused.
     """
 
-    source: Source
-    task: Task
     target: Task
     kind: AccessKind
     result: int
@@ -215,7 +210,6 @@ class Access(msgspec.Struct, frozen=True, gc=False):
     last_ns: int
     requested_pid: int
     detail: int
-    cwd: bytes
     path: bytes
 
 
@@ -240,7 +234,7 @@ class Loss(msgspec.Struct, frozen=True, gc=False):
 Event = Exec | ExecFailed | Fork | Exit | Access
 
 
-class Process(msgspec.Struct):
+class Process(msgspec.Struct, gc=False):
     """What is known of one process; `revision` counts its programs.
 
     `known` is `seen` when an event told of it, `observed` when a snapshot did.
@@ -273,7 +267,7 @@ class ChainEnd(StrEnum):
     CYCLE = "cycle"
 
 
-class Lineage(NamedTuple):
+class Lineage(msgspec.Struct, frozen=True, gc=False, eq=False):
     """Ancestors nearest first, and why the chain ends after the last of them."""
 
     ancestors: tuple[Process, ...]

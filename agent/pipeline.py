@@ -11,7 +11,7 @@ from typing import Any
 
 from agent.events import Event, Lineage, Loss, Process
 from agent.process.ledger import Ledger
-from agent.process.lineage import lineage
+from agent.process.lineage import Lineages
 from agent.sensor.tap import Polled, Tap
 from agent.sinks import own
 from agent.sinks.record import ClockMap, Renderer
@@ -39,6 +39,7 @@ class Pipeline:
         """Join the stages; `clock` is what the renderer was made with."""
         self.tap, self.ledger, self.log = tap, ledger, log
         self.view: View | None = None
+        self._lineages = Lineages(ledger)
         self._renderer = renderer
         self._clock = clock
         self._bodies: list[bytes] = []
@@ -72,7 +73,7 @@ class Pipeline:
     def _record(self, polled: Polled) -> None:
         for event in polled.events:
             process = self.ledger.apply(event)
-            chain = lineage(self.ledger, process)
+            chain = self._lineages.of(process)
             self._bodies.append(
                 self._renderer.render(event, process, chain, self._next())
             )

@@ -34,14 +34,14 @@ class LiveView:
             case ExecFailed():
                 what, paint = f"{words(event.argv)}  failed: {event.path!r}", _DIM
             case Access():
-                whom = f"{safe(text(event.target.comm))}[{event.target.key.tgid}]"
+                whom = f"{safe(text(event.target.image.comm))}[{event.target.key.tgid}]"
                 what, paint = f"{action(event.kind)} → {whom}", _YELLOW
                 if event.result < 0:
                     what, paint = f"{what}  refused", _RED
             case _:
                 return ""
-        moment = rfc3339(event.source.bt_ns + clock.wall_anchor().offset_ns)[11:23]
-        who = f"uid {event.task.context.euid}"
+        moment = rfc3339(event.bt_ns + clock.wall_anchor().offset_ns)[11:23]
+        who = f"uid {event.task.image.context.euid}"
         head = f"{moment} {who:<9} {arrows(process, lineage)}"
         return (
             f"{paint}{head}  {what}{_RESET}"

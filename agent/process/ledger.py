@@ -6,8 +6,8 @@ number of entries is bounded, a tgid that is used again opens a new entry, and a
 about a process that was never met makes an entry instead of a guess.
 """
 
-from collections.abc import Iterator
-from typing import Literal
+from collections.abc import Callable, Iterator
+from typing import Any, Literal
 
 from agent.events import (
     Access,
@@ -34,11 +34,18 @@ class Ledger:
         self._keep_exited = exited
         self._entries: dict[ProcessKey, Process] = {}
         self._by_tgid: dict[int, ProcessKey] = {}
-        # three ages of an entry, oldest first: alive; dead with children in the
-        # table; dead without, which may go
-        self._living: dict[ProcessKey, None] = {}
+        # the dead, oldest first: those with children in the table, and the leaves
         self._ancestors: dict[ProcessKey, None] = {}
         self._leaves: dict[ProcessKey, None] = {}
+        self._rules: dict[type, Callable[[Any], Process]] = {
+            Exec: self._exec,
+            Fork: self._fork,
+            Exit: self._exit,
+            ExecFailed: self._subject,
+            Access: self._subject,
+        }
+        self.kinship = 0
+        """Changes whenever an answer about ancestors may have changed."""
         self.evicted_living = 0
         """Entries of living processes given up for the capacity."""
         self.evicted_ancestors = 0
@@ -59,36 +66,31 @@ class Ledger:
 
     def living(self) -> Iterator[Process]:
         """List the processes that are not known to have ended, oldest first."""
-        return (self._entries[key] for key in self._living)
+        return (one for one in self._entries.values() if not one.exited_ns)
 
     def apply(self, event: Event) -> Process:
         """Take in an event; returns the entry of the process it is about."""
-        match event:
-            case Exec():
-                return self._exec(event)
-            case Fork():
-                return self._fork(event)
-            case Exit():
-                return self._exit(event)
-            case ExecFailed() | Access():
-                return self._met(event.task)
+        return self._rules[type(event)](event)
 
     def observe(self, task: Task, executable: bytes, argv: bytes) -> Process:
         """Take in one process of a snapshot; what events told is not overwritten."""
         entry = self._entries.get(task.key)
         if entry is None:
+            self.kinship += 1
             entry = self._open(task, "observed")
             entry.executable, entry.argv = executable, argv[:KEPT_ARGV]
         return entry
 
     def _exec(self, event: Exec) -> Process:
         entry = self._met(event.task)
-        entry.comm = event.task.comm
+        entry.comm = event.task.image.comm
         entry.executable = event.executable
         entry.argv = event.argv[:KEPT_ARGV]
-        entry.uid = event.task.context.euid
-        entry.exec_ns = event.source.bt_ns
+        entry.uid = event.task.image.context.euid
+        entry.exec_ns = event.bt_ns
         entry.revision += 1
+        if entry.children:
+            self.kinship += 1
         return entry
 
     def _fork(self, event: Fork) -> Process:
@@ -101,8 +103,11 @@ class Ledger:
     def _exit(self, event: Exit) -> Process:
         entry = self._met(event.task)
         entry.status = event.status
-        self._end(entry, event.source.bt_ns)
+        self._end(entry, event.bt_ns)
         return entry
+
+    def _subject(self, event: ExecFailed | Access) -> Process:
+        return self._met(event.task)
 
     def _met(self, task: Task) -> Process:
         return self._entries.get(task.key) or self._open(task, "seen")
@@ -116,12 +121,11 @@ class Ledger:
             key,
             known,
             task.real_parent,
-            comm=task.comm,
-            uid=task.context.euid,
-            cgroup_id=task.context.cgroup_id,
+            comm=task.image.comm,
+            uid=task.image.context.euid,
+            cgroup_id=task.image.context.cgroup_id,
         )
         self._entries[key] = entry
-        self._living[key] = None
         if before is None or before.key.start_ns <= key.start_ns:
             self._by_tgid[key.tgid] = key
         if parent := self._entries.get(entry.real_parent):
@@ -135,7 +139,6 @@ class Ledger:
         if entry.exited_ns:
             return
         entry.exited_ns = at_ns
-        self._living.pop(entry.key, None)
         (self._ancestors if entry.children else self._leaves)[entry.key] = None
         self._trim()
 
@@ -150,12 +153,14 @@ class Ledger:
                 self._evict(next(iter(self._ancestors)))
             else:
                 self.evicted_living += 1
-                self._evict(next(iter(self._living)))
+                self._evict(next(iter(self._entries)))
 
     def _evict(self, key: ProcessKey) -> None:
         entry = self._entries.pop(key)
-        for age in (self._living, self._ancestors, self._leaves):
-            age.pop(key, None)
+        if entry.children:
+            self.kinship += 1
+            self._ancestors.pop(key, None)
+        self._leaves.pop(key, None)
         if self._by_tgid.get(key.tgid) == key:
             del self._by_tgid[key.tgid]
         parent = self._entries.get(entry.real_parent)

@@ -1,28 +1,46 @@
 """Questions about ancestry: always finite, always saying where the chain breaks off.
 
-In: the ledger and a process key. Out: the ancestors by birth, nearest first, and why
-there are no more of them. A parent that the ledger does not know is never invented.
+In: the ledger and a process. Out: the ancestors by birth, nearest first, and why there
+are no more of them. A parent that the ledger does not know is never invented.
 """
 
-from agent.events import NOBODY, ChainEnd, Lineage, Process
+from agent.events import NOBODY, ChainEnd, Lineage, Process, ProcessKey
 from agent.process.ledger import Ledger
 
 MAX_DEPTH = 32
+_MAX_KEPT = 8192
 
 
-def lineage(ledger: Ledger, process: Process, depth: int = MAX_DEPTH) -> Lineage:
-    """Follow the parents at birth upwards, at most `depth` of them."""
-    chain: list[Process] = []
-    seen = {process.key}
-    while len(chain) < depth:
-        if process.real_parent == NOBODY:
-            return Lineage(tuple(chain), ChainEnd.ROOT)
-        parent = ledger.get(process.real_parent)
-        if parent is None:
-            return Lineage(tuple(chain), ChainEnd.UNKNOWN_PARENT)
-        if parent.key in seen:
-            return Lineage(tuple(chain), ChainEnd.CYCLE)
-        seen.add(parent.key)
-        chain.append(parent)
-        process = parent
-    return Lineage(tuple(chain), ChainEnd.DEPTH)
+class Lineages:
+    """Answers for one ledger; siblings share one answer until kinship changes."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        """Keep nothing yet."""
+        self._ledger = ledger
+        self._kept: dict[ProcessKey, Lineage] = {}
+        self._kinship = ledger.kinship
+
+    def of(self, process: Process) -> Lineage:
+        """Return the ancestors of a process, at most MAX_DEPTH of them."""
+        if self._kinship != self._ledger.kinship or len(self._kept) > _MAX_KEPT:
+            self._kept.clear()
+            self._kinship = self._ledger.kinship
+        parent = process.real_parent
+        found = self._kept.get(parent)
+        if found is None:
+            found = self._kept[parent] = self._follow(parent)
+        return found
+
+    def _follow(self, key: ProcessKey) -> Lineage:
+        chain: list[Process] = []
+        while len(chain) < MAX_DEPTH:
+            if key == NOBODY:
+                return Lineage(tuple(chain), ChainEnd.ROOT)
+            parent = self._ledger.get(key)
+            if parent is None:
+                return Lineage(tuple(chain), ChainEnd.UNKNOWN_PARENT)
+            chain.append(parent)
+            key = parent.real_parent
+        distinct = len({one.key for one in chain})
+        end = ChainEnd.DEPTH if distinct == len(chain) else ChainEnd.CYCLE
+        return Lineage(tuple(chain), end)

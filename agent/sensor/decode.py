@@ -6,6 +6,7 @@ beyond the record's own size and nothing missing is filled in.
 """
 
 import struct
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -23,8 +24,8 @@ from agent.events import (
     Exit,
     Flag,
     Fork,
+    Image,
     ProcessKey,
-    Source,
     Task,
 )
 from agent.sensor import wire
@@ -34,12 +35,17 @@ _ENVIRONMENT = frozenset(name.encode() for name in ENVIRONMENT)
 _HEAD_VALUES = len(wire.HEAD_FIELDS)
 _BODY = _HEAD_VALUES + len(wire.TASK_FIELDS)
 _MEMFD, _DELETED = 1, 2
+_KIND_AT = 2  # of the low byte of `kind` in the head
+_ARGV_FAULT = int(Flag.ARGV_FAULT)
+_EXE_CUT, _CWD_CUT = int(Flag.EXE_CUT), int(Flag.CWD_CUT)
 
 
 class ArgvPiece(msgspec.Struct, frozen=True, gc=False):
     """More bytes of the argv of the exec that came before it on the same CPU."""
 
-    source: Source
+    cpu: int
+    seq: int
+    bt_ns: int
     key: ProcessKey
     offset: int
     argv: bytes
@@ -47,23 +53,21 @@ class ArgvPiece(msgspec.Struct, frozen=True, gc=False):
 
 def decode(raw: bytes, at: int, size: int) -> Event | ArgvPiece:
     """Decode the record of `size` bytes at `at`; DecodeError says what is wrong."""
-    try:
-        head = wire.HEAD.unpack_from(raw, at)
-    except struct.error as error:
-        raise DecodeError(f"a record of {size} bytes has no head") from error
-    version, kind, stated = head[:3]
-    if version != wire.VERSION:
-        raise DecodeError(f"wire version {version}, expected {wire.VERSION}")
-    if stated != size or at + size > len(raw):
-        raise DecodeError(f"the head says {stated} bytes, the ring {size}")
-    rule = _RULES.get(kind)
+    if size < wire.HEAD.size or at < 0 or at + size > len(raw):
+        raise DecodeError(f"{size} bytes at {at} of {len(raw)} are no record")
+    rule = _RULES.get(raw[at + _KIND_AT])
     if rule is None:
-        raise DecodeError(f"unknown kind {kind}")
-    layout, build, fields = rule
+        raise DecodeError(f"unknown kind {raw[at + _KIND_AT]}")
+    layout, build, lengths = rule
     if size < layout.size:
-        raise DecodeError(f"kind {kind} needs {layout.size} bytes, has {size}")
+        raise DecodeError(f"a record of {size} bytes, shorter than its fixed part")
     values = layout.unpack_from(raw, at)
-    return build(values, _variable(raw, at + layout.size, at + size, values[-fields:]))
+    if values[0] != wire.VERSION or values[2] != size:
+        raise DecodeError(f"version {values[0]}, {values[2]} bytes: expected {size}")
+    begin = at + layout.size
+    if begin + sum(values[-lengths:]) != at + size:
+        raise DecodeError("the variable fields do not fill the record")
+    return build(values, raw, begin)
 
 
 def decode_folded(raw: bytes) -> tuple[Access, int]:
@@ -74,22 +78,7 @@ def decode_folded(raw: bytes) -> tuple[Access, int]:
     """
     _, sent = wire.FOLD.unpack_from(raw)
     values = wire.ACCESS.unpack_from(raw, wire.FOLD.size)
-    return _access(values, [b""] * 4), sent
-
-
-def _variable(raw: bytes, at: int, end: int, lengths: tuple[int, ...]) -> list[bytes]:
-    """Cut the variable fields; together they fill the record exactly."""
-    fields = []
-    for length in lengths:
-        fields.append(raw[at : at + length])
-        at += length
-    if at != end:
-        raise DecodeError(f"variable fields end {at - end:+d} bytes off the record")
-    return fields
-
-
-def _source(v: tuple[Any, ...]) -> Source:
-    return Source(v[3], v[5], v[6], v[4])
+    return _access((*values[:-4], 0, 0, 0, 0), b"", 0), sent
 
 
 @lru_cache(maxsize=4096)
@@ -104,28 +93,23 @@ def _context(raw: bytes) -> Context:
     return Context(*wire.CONTEXT.unpack(raw)[:-1])
 
 
-@lru_cache(maxsize=4096)
-def _comm(raw: bytes) -> bytes:
-    return raw.partition(b"\0")[0]
+@lru_cache(maxsize=8192)
+def _image(raw: bytes) -> Image:
+    comm, executable, context = wire.IMAGE.unpack(raw)
+    return Image(
+        comm.partition(b"\0")[0], _executable_facts(executable), _context(context)
+    )
 
 
 def task(values: tuple[Any, ...]) -> Task:
     """Build a task from what wire.TASK unpacks to."""
-    start, real_start, parent_start, tgid, tid, real, parent, *rest = values
-    pgid, sid, vpid, ptrace, comm, executable, context = rest
-    return Task(
-        ProcessKey(tgid, start),
-        ProcessKey(real, real_start),
-        ProcessKey(parent, parent_start),
-        tid,
-        pgid,
-        sid,
-        vpid,
-        ptrace,
-        _comm(comm),
-        _executable_facts(executable),
-        _context(context),
-    )
+    start, real_start, parent_start, tgid, tid, real_tgid, parent_tgid = values[:7]
+    pgid, sid, vpid, ptrace, image = values[7:]
+    real_parent = parent = ProcessKey(real_tgid, real_start)
+    if parent_start != real_start or parent_tgid != real_tgid:
+        parent = ProcessKey(parent_tgid, parent_start)
+    key = ProcessKey(tgid, start)
+    return Task(key, real_parent, parent, tid, pgid, sid, vpid, ptrace, _image(image))
 
 
 @lru_cache(maxsize=4096)
@@ -142,11 +126,11 @@ def _cut_path(leaf_first: bytes) -> bytes:
 
 
 def _cwd(flags: int, walk: bytes) -> bytes:
-    return _cut_path(walk) if flags & Flag.CWD_CUT else _path(walk)
+    return _cut_path(walk) if flags & _CWD_CUT else _path(walk)
 
 
 def _executable(flags: int, memfd: bool, walk: bytes) -> bytes:
-    if flags & Flag.EXE_CUT or memfd:
+    if flags & _EXE_CUT or memfd:
         return _cut_path(walk)
     return _path(walk)
 
@@ -159,66 +143,93 @@ def _environment(raw: bytes) -> tuple[bytes, ...]:
     )
 
 
-def _exec(v: tuple[Any, ...], f: list[bytes]) -> Event:
+# Builders: `v` is the whole unpacked fixed part, `at` where the variable fields begin.
+# Head values are v[3] cpu, v[4] flags, v[5] seq, v[6] bt_ns.
+
+
+def _exec(v: tuple[Any, ...], raw: bytes, at: int) -> Event:
+    flags = v[4]
     who = task(v[_HEAD_VALUES:_BODY])
+    cwd = at + v[-6]
+    invoked = cwd + v[-5]
+    interpreter = invoked + v[-4]
+    env = interpreter + v[-3]
+    argv = env + v[-2]
     return Exec(
-        _source(v),
+        v[3],
+        v[5],
+        v[6],
+        flags,
+        1,
+        False,
         who,
+        _cwd(flags, raw[cwd:invoked]),
         v[_BODY + 3],
         v[_BODY + 1],
         v[_BODY],
-        b"" if v[4] & Flag.ARGV_FAULT else f[5],
-        _executable(v[4], who.executable.memfd, f[0]),
-        _cwd(v[4], f[1]),
-        f[2][:-1],
-        f[3][:-1],
-        _environment(f[4]),
+        b"" if flags & _ARGV_FAULT else raw[argv : argv + v[-1]],
+        _executable(flags, who.image.executable.memfd, raw[at:cwd]),
+        raw[invoked : interpreter - 1] if v[-4] else b"",
+        raw[interpreter : env - 1] if v[-3] else b"",
+        _environment(raw[env:argv]) if v[-2] else (),
     )
 
 
-def _argv(v: tuple[Any, ...], f: list[bytes]) -> ArgvPiece:
+def _argv(v: tuple[Any, ...], raw: bytes, at: int) -> ArgvPiece:
     start, tgid, _, offset = v[_HEAD_VALUES : _HEAD_VALUES + 4]
-    argv = b"" if v[4] & Flag.ARGV_FAULT else f[0]
-    return ArgvPiece(_source(v), ProcessKey(tgid, start), offset, argv)
+    argv = b"" if v[4] & _ARGV_FAULT else raw[at : at + v[-2]]
+    return ArgvPiece(v[3], v[5], v[6], ProcessKey(tgid, start), offset, argv)
 
 
-def _exec_failed(v: tuple[Any, ...], f: list[bytes]) -> Event:
+def _exec_failed(v: tuple[Any, ...], raw: bytes, at: int) -> Event:
+    path = at + v[-4]
+    argv = path + v[-3]
     return ExecFailed(
-        _source(v),
+        v[3],
+        v[5],
+        v[6],
+        v[4],
+        1,
+        False,
         task(v[_HEAD_VALUES:_BODY]),
+        _cwd(v[4], raw[at:path]),
         -v[_BODY],
         v[_BODY + 1],
-        _cwd(v[4], f[0]),
-        f[1][:-1],
-        f[2],
+        raw[path : argv - 1] if v[-3] else b"",
+        raw[argv : argv + v[-2]],
     )
 
 
-def _fork(v: tuple[Any, ...], f: list[bytes]) -> Event:
-    start, clone_flags, tgid, tid = v[_BODY : _BODY + 4]
-    return Fork(
-        _source(v),
-        task(v[_HEAD_VALUES:_BODY]),
-        ProcessKey(tgid, start),
-        tid,
-        clone_flags,
-        _cwd(v[4], f[0]),
-    )
+def _fork(v: tuple[Any, ...], raw: bytes, at: int) -> Event:
+    cwd = _cwd(v[4], raw[at : at + v[-2]])
+    who = task(v[_HEAD_VALUES:_BODY])
+    start, clone_flags, tgid, tid = v[_BODY:-2]
+    creator = ProcessKey(tgid, start)
+    return Fork(v[3], v[5], v[6], v[4], 1, False, who, cwd, creator, tid, clone_flags)
 
 
-def _exit(v: tuple[Any, ...], f: list[bytes]) -> Event:
-    return Exit(_source(v), task(v[_HEAD_VALUES:_BODY]), v[_BODY], _cwd(v[4], f[0]))
+def _exit(v: tuple[Any, ...], raw: bytes, at: int) -> Event:
+    cwd = _cwd(v[4], raw[at : at + v[-2]])
+    who = task(v[_HEAD_VALUES:_BODY])
+    return Exit(v[3], v[5], v[6], v[4], 1, False, who, cwd, v[_BODY])
 
 
-def _access(v: tuple[Any, ...], f: list[bytes]) -> Access:
+def _access(v: tuple[Any, ...], raw: bytes, at: int) -> Access:
     first, last, count, result, kind, named, detail = v[-12:-5]
     try:
         access = AccessKind(kind)
     except ValueError as error:
         raise DecodeError(f"unknown access {kind}") from error
+    path = at + v[-4] + v[-3]
     return Access(
-        source=_source(v),
+        cpu=v[3],
+        seq=v[5],
+        bt_ns=v[6],
+        flags=v[4],
+        parts=1,
+        backlog=False,
         task=task(v[_HEAD_VALUES:_BODY]),
+        cwd=_cwd(v[4], raw[at : at + v[-4]]),
         target=task(v[_BODY : _BODY + len(wire.TASK_FIELDS)]),
         kind=access,
         result=result,
@@ -227,12 +238,11 @@ def _access(v: tuple[Any, ...], f: list[bytes]) -> Access:
         last_ns=last,
         requested_pid=named,
         detail=detail,
-        cwd=_cwd(v[4], f[0]),
-        path=f[2].partition(b"\0")[0],
+        path=raw[path : path + v[-2]].partition(b"\0")[0],
     )
 
 
-_RULES = {
+_RULES: dict[int, tuple[struct.Struct, Callable[..., Event | ArgvPiece], int]] = {
     wire.Kind.EXEC: (wire.EXEC, _exec, 6),
     wire.Kind.ARGV: (wire.ARGV, _argv, 2),
     wire.Kind.EXEC_FAILED: (wire.EXEC_FAILED, _exec_failed, 4),

@@ -56,5 +56,4 @@ class Folds:
 
 def _without_place(event: Access) -> Access:
     """Give it number 0, since it never was in the ring, and its last access's time."""
-    source = msgspec.structs.replace(event.source, seq=0, parts=0, bt_ns=event.last_ns)
-    return msgspec.structs.replace(event, source=source)
+    return msgspec.structs.replace(event, seq=0, parts=0, bt_ns=event.last_ns)

@@ -17,6 +17,8 @@ from agent.sensor.decode import ArgvPiece, decode
 from agent.sensor.ringbuf import Batch
 
 _KINDS = [""] + [wire.KIND_NAMES[kind] for kind in wire.Kind]
+_LONG = (Exec, ArgvPiece)
+"""Kinds that may be one piece of several."""
 MAX_PENDING = 8 << 20
 """More argv than the kernel accepts: where assembly stops, flagged."""
 
@@ -72,7 +74,7 @@ class Stream:
     ) -> None:
         """Go on after `positions`; events before `started_ns` are backlog."""
         self.positions = dict(positions)
-        self._foreign = False
+        self._before: dict[int, dict[str, int]] | None = None
         self._started_ns = started_ns
         self._now = now
         self._pending: dict[int, _Pending] = {}
@@ -87,10 +89,12 @@ class Stream:
 
         What it had read, and what was lost in its time, is its own to tell.
         """
-        self._foreign = True
-        for cpu, state in enumerate(states):
-            if state.lost:
-                self.positions[cpu] = Position(state.seq, 0, dict(state.lost))
+        self._before = {cpu: state.lost for cpu, state in enumerate(states)}
+
+    def _begin(self, cpu: int) -> Position:
+        accounted = self._before.get(cpu, {}) if self._before else {}
+        position = self.positions[cpu] = Position(accounted=dict(accounted))
+        return position
 
     @property
     def gap(self) -> bool:
@@ -100,16 +104,25 @@ class Stream:
     def feed(self, batch: Batch) -> list[Event]:
         """Decode a batch; an exec comes out when its argv is complete."""
         events: list[Event] = []
-        data = batch.data
+        data, positions = batch.data, self.positions
         for at, size in batch.records:
             try:
                 event = decode(data, at, size)
             except DecodeError:
                 self.undecodable += 1
                 continue
-            source = event.source
-            if self._is_new(source.cpu, source.seq, source.bt_ns):
+            cpu, seq = event.cpu, event.seq
+            position = positions.get(cpu)
+            if position is None or seq != position.seq + 1:
+                position = self._jump(cpu, seq, event.bt_ns)
+                if position is None:
+                    self.replayed += 1
+                    continue
+            position.seq, position.bt_ns = seq, event.bt_ns
+            if event.bt_ns < self._started_ns or self._pending or type(event) in _LONG:
                 self._take(event, batch.position(at), events)
+            else:
+                events.append(event)  # type: ignore[arg-type]
         return events
 
     def committable(self, end: int) -> int:
@@ -125,26 +138,23 @@ class Stream:
             for cpu, at in self.positions.items()
         }
 
-    def _is_new(self, cpu: int, seq: int, bt_ns: int) -> bool:
-        """Advance the CPU's position; False for a record given out before."""
+    def _jump(self, cpu: int, seq: int, bt_ns: int) -> Position | None:
+        """Note the numbers missing before this one; None if it is not a new one."""
         position = self.positions.get(cpu)
         if position is None:
-            first = seq - 1 if self._foreign else 0
-            position = self.positions[cpu] = Position(first)
+            position = self._begin(cpu)
+            position.seq = 0 if self._before is None else seq - 1
         missing = seq - position.seq - 1
+        if missing < 0:
+            return None
         if missing:
-            if missing < 0:
-                self.replayed += 1
-                return False
             position.balance += missing
             start, _ = self._gaps.get(cpu, (position.bt_ns, 0))
             self._gaps[cpu] = (start, bt_ns)
-        position.seq = seq
-        position.bt_ns = bt_ns
-        return True
+        return position
 
     def _take(self, event: Event | ArgvPiece, at: int, events: list[Event]) -> None:
-        cpu = event.source.cpu
+        cpu = event.cpu
         pending = self._pending.get(cpu) if self._pending else None
         if isinstance(event, ArgvPiece):
             if pending is not None:
@@ -152,13 +162,10 @@ class Stream:
             return
         if pending is not None:
             events.append(self._cut(cpu))
-        if event.source.bt_ns < self._started_ns:
-            source = msgspec.structs.replace(event.source, backlog=True)
-            event = msgspec.structs.replace(event, source=source)
+        if event.bt_ns < self._started_ns:
+            event = msgspec.structs.replace(event, backlog=True)
         if isinstance(event, Exec) and _continues(event):
-            before = msgspec.structs.replace(
-                self.positions[cpu], seq=event.source.seq - 1
-            )
+            before = msgspec.structs.replace(self.positions[cpu], seq=event.seq - 1)
             held = _Pending(event, at, before, [event.argv], len(event.argv))
             self._pending[cpu] = held
         else:
@@ -181,14 +188,14 @@ class Stream:
     def _cut(self, cpu: int) -> Exec:
         """End the pending exec with what has arrived; flagged if that is not all."""
         pending = self._pending.pop(cpu)
-        event, source = pending.event, pending.event.source
-        flags = source.flags
+        event, flags = pending.event, pending.event.flags
         if pending.length < event.argv_bytes:
             flags |= Flag.ARGV_CUT
         return msgspec.structs.replace(
             event,
             argv=b"".join(pending.pieces),
-            source=msgspec.structs.replace(source, flags=flags, parts=pending.parts),
+            flags=flags,
+            parts=pending.parts,
         )
 
     def expire(self, older_than_ns: int) -> list[Event]:
@@ -196,7 +203,7 @@ class Stream:
         return [
             self._cut(cpu)
             for cpu, pending in list(self._pending.items())
-            if pending.event.source.bt_ns < older_than_ns
+            if pending.event.bt_ns < older_than_ns
         ]
 
     def reconcile(self, states: list[CpuState], *, drained: bool) -> list[Loss]:
@@ -216,7 +223,7 @@ class Stream:
         for cpu, state in enumerate(states):
             if not state.lost:
                 continue
-            position = self.positions.setdefault(cpu, Position())
+            position = self.positions.get(cpu) or self._begin(cpu)
             news = _newly(state.lost, position.accounted)
             if not news:
                 continue
@@ -247,7 +254,7 @@ class Stream:
 
 def _continues(event: Exec) -> bool:
     """Whether argv pieces follow that can be put where they belong."""
-    faulty = event.source.flags & Flag.ARGV_FAULT
+    faulty = event.flags & Flag.ARGV_FAULT
     return event.argv_bytes > len(event.argv) and not faulty
 
 

@@ -17,7 +17,7 @@ from agent.sensor import bpf, pins, wire
 from agent.sensor.decode import task
 from agent.sensor.folds import Folds
 from agent.sensor.ringbuf import RingReader
-from agent.sensor.stream import Position, Stream, read_cpu_states
+from agent.sensor.stream import CpuState, Position, Stream, read_cpu_states
 
 _ZERO = bytes(4)
 _ARGV_PATIENCE_NS = 1_000_000_000
@@ -52,6 +52,10 @@ class Tap:
         self._stream = Stream(positions, started_ns, now)
         self._missed = bpf.recursion_misses(folder / "links")
         self._end = self._ring.position
+        self.taken_over = bool(not positions and self._end)
+        """Whether another run had read from these pins, into other records."""
+        if self.taken_over:
+            self._stream.begin_in_the_middle(self._cpu_states())
 
     def wait(self, seconds: float) -> None:
         """Sleep until there is something to poll, a wake-up, or for that long."""
@@ -81,9 +85,12 @@ class Tap:
         return Polled(events, [*self._reconcile(), *self._skipped(now)], False)
 
     def _reconcile(self) -> list[Loss]:
+        drained = self._ring.drained
+        return self._stream.reconcile(self._cpu_states(), drained=drained)
+
+    def _cpu_states(self) -> list[CpuState]:
         raw = bpf.lookup(self._states, _ZERO, self._cpus * wire.CPU_STATE.size)
-        states = read_cpu_states(raw)
-        return self._stream.reconcile(states, drained=self._ring.drained)
+        return read_cpu_states(raw)
 
     def _skipped(self, now: int) -> list[Loss]:
         """Programs that did not run because one was running on that CPU already."""

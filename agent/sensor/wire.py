@@ -24,7 +24,7 @@ KIND_NAMES = {kind: kind.name.lower() for kind in Kind}
 """How a loss names the kinds."""
 
 _HEAD = "HHIIIQQ"
-_TASK = "3Q8I16s32s128s"
+_TASK = "3Q8I176s"
 
 HEAD = struct.Struct("<" + _HEAD)
 HEAD_FIELDS = ("version", "kind", "size", "cpu", "flags", "seq", "bt_ns")
@@ -43,11 +43,12 @@ TASK_FIELDS = (
     "vpid",
     "ptrace",
     "comm",
-    "exe_ino",
-    "cgroup_id",
 )
-"""Names of a task's values; the last two stand for a block each."""
+"""Names of a task's values; the last stands for all that IMAGE holds."""
 
+IMAGE = struct.Struct("16s32s128s")
+IMAGE_FIELDS = ("comm", "exe_ino", "cgroup_id")
+"""Names of an image's values; the last two stand for a block each."""
 EXECUTABLE = struct.Struct("<Q6I")
 EXECUTABLE_FIELDS = ("ino", "dev", "nlink", "uid", "mode", "flags", "pad")
 CONTEXT = struct.Struct("<6Q20I")

@@ -6,6 +6,7 @@ exact bytes of an argument finds them in base64 beside it.
 """
 
 import secrets
+import signal
 import time
 from collections.abc import Callable
 from functools import lru_cache
@@ -17,6 +18,21 @@ from agent.events import Context, Executable, Flag
 
 _UNSET = 0xFFFFFFFF
 _MINOR_BITS, _MINOR_MASK = 20, (1 << 20) - 1
+_CLONE = {
+    0x100: "CLONE_VM",
+    0x200: "CLONE_FS",
+    0x400: "CLONE_FILES",
+    0x800: "CLONE_SIGHAND",
+    0x2000: "CLONE_PTRACE",
+    0x8000: "CLONE_PARENT",
+    0x20000: "CLONE_NEWNS",
+    0x2000000: "CLONE_NEWCGROUP",
+    0x4000000: "CLONE_NEWUTS",
+    0x8000000: "CLONE_NEWIPC",
+    0x10000000: "CLONE_NEWUSER",
+    0x20000000: "CLONE_NEWPID",
+    0x40000000: "CLONE_NEWNET",
+}
 _encode = msgspec.json.Encoder().encode
 
 
@@ -50,7 +66,7 @@ def rfc3339(wall_ns: int) -> str:
 @lru_cache(maxsize=64)
 def flags(bits: int) -> str:
     """Return the JSON array of what is incomplete or unusual about an event."""
-    return _encode([flag.name.lower() for flag in Flag if flag & bits]).decode()  # type: ignore[union-attr]
+    return _encode([flag.name.lower() for flag in Flag if flag & bits]).decode()
 
 
 @lru_cache(maxsize=4096)
@@ -96,6 +112,37 @@ def safe(word: str) -> str:
     if word and word.isprintable() and " " not in word:
         return word
     return repr(word)
+
+
+@lru_cache(maxsize=4096)
+def how_started(invoked: bytes, interpreter: bytes, bits: int) -> str:
+    """Return the object of ir.exec: the name that was invoked, and by what kind."""
+    script = f',"interpreter":{quoted(interpreter)}' if interpreter else ""
+    return (
+        f'{{"path":{quoted(invoked)}{script},'
+        f'"non_leader":{_bool(bits & Flag.NONLEADER)},'
+        f'"compat":{_bool(bits & Flag.COMPAT)}}}'
+    )
+
+
+@lru_cache(maxsize=256)
+def clone_flags(bits: int) -> str:
+    """Return the JSON array of the CLONE_* names of these bits."""
+    return _encode([name for bit, name in _CLONE.items() if bits & bit]).decode()
+
+
+@lru_cache(maxsize=256)
+def exit_status(status: int) -> tuple[str, str]:
+    """Return what "process" and "ir" say of a status as wait(2) gives it."""
+    number = status & 0x7F
+    if not number:
+        return f'"exit_code":{status >> 8 & 0xFF},', ""
+    try:
+        name = signal.Signals(number).name
+    except ValueError:
+        name = f"SIG{number}"
+    core = _bool(status & 0x80)
+    return "", f'"exit":{{"signal":"{name}","core_dumped":{core}}},'
 
 
 class Users:

@@ -25,6 +25,7 @@ struct fold_key {
 };
 struct fold {
 	u64 sent_ns;
+	u64 sent_count;
 	struct ir_access_event e;
 };
 BPF_HASH(folds, struct fold_key, struct fold, 4096);
@@ -39,7 +40,7 @@ static __always_inline struct task_struct *task_of(struct pid *pid)
 {
 	struct hlist_node *link = 0;
 
-	READ(link, pid, tasks[0].first); /* PIDTYPE_PID */
+	PROBE(link, pid, tasks[0].first); /* PIDTYPE_PID */
 	if (!link)
 		return 0;
 	return (void *)link - __builtin_offsetof(struct task_struct, pid_links);
@@ -56,17 +57,17 @@ static __always_inline struct task_struct *find_task(u32 nr)
 	u32 level = 0;
 	u8 shift = 0;
 
-	READ(pid, self, thread_pid);
-	READ(level, pid, level);
+	PROBE(pid, self, thread_pid);
+	PROBE(level, pid, level);
 	level &= 31;
-	READ(ns, pid, numbers[level].ns);
-	READ(entry, ns, idr.idr_rt.xa_head);
+	PROBE(ns, pid, numbers[level].ns);
+	PROBE(entry, ns, idr.idr_rt.xa_head);
 #pragma clang loop unroll(disable)
 	for (int i = 0; i < 6; i++) {
 		if (((u64)entry & 3) != 2 || (u64)entry <= 4096)
 			break; /* not a node */
 		node = (void *)((u64)entry - 2);
-		READ(shift, node, shift);
+		PROBE(shift, node, shift);
 		if (!i && (u64)nr >> shift >= IR_XA_SLOTS)
 			return 0; /* beyond the tree */
 		entry = 0;
@@ -86,12 +87,12 @@ static __always_inline struct file *find_file(u32 fd)
 	struct file **slots = 0, *file = 0;
 	u32 max = 0;
 
-	READ(files, self, files);
-	READ(table, files, fdt);
-	READ(max, table, max_fds);
+	PROBE(files, self, files);
+	PROBE(table, files, fdt);
+	PROBE(max, table, max_fds);
 	if (fd >= max)
 		return 0;
-	READ(slots, table, fd);
+	PROBE(slots, table, fd);
 	bpf_probe_read_kernel(&file, sizeof(file), slots + fd);
 	return file;
 }
@@ -113,15 +114,15 @@ static __always_inline int report(u32 access, s64 result, struct task_struct *wh
 	if (!s)
 		return 0;
 	e = &s->f.e;
-	fill_key(&key.tgid, &key.start_ns, who);
+	fill_key(&key.tgid, &key.start_ns, who, false);
 	key.result = result < 0 ? result : 0;
 	key.access = access;
 	key.target_tid = requested;
 	if (target) {
-		fill_key(&key.target_tgid, &key.target_start_ns, target);
+		fill_key(&key.target_tgid, &key.target_start_ns, target, false);
 		if (key.tgid == key.target_tgid)
 			return 0; /* itself */
-		READ(key.target_tid, target, pid);
+		PROBE(key.target_tid, target, pid);
 	}
 	f = folds.lookup(&key);
 	if (f) {
@@ -130,10 +131,11 @@ static __always_inline int report(u32 access, s64 result, struct task_struct *wh
 		if (now - f->sent_ns < FOLD_NS)
 			return 0;
 		f->sent_ns = now;
+		f->sent_count = f->e.count;
 	}
-	flags = fill_task(&e->task, who);
+	flags = fill_task(&e->task, who, false);
 	if (target)
-		fill_task(&e->target, target);
+		fill_task(&e->target, target, false);
 	else {
 		__builtin_memset(&e->target, 0, sizeof(e->target));
 		flags |= IR_F_TARGET_GONE;
@@ -169,6 +171,7 @@ static __always_inline int report(u32 access, s64 result, struct task_struct *wh
 	submit(&e->head, IR_ACCESS, sizeof(*e) + off);
 	if (!f) {
 		s->f.sent_ns = now;
+		s->f.sent_count = 1;
 		folds.insert(&key, &s->f); /* a full map: every repeat is sent */
 	}
 	return 0;
@@ -191,7 +194,7 @@ static __always_inline int enter(u32 nr, u32 access, u32 pid, u64 detail)
 	call.args[0] = pid;
 	call.args[1] = detail;
 	if (target)
-		fill_key(&call.target_tgid, &call.target_start_ns, target);
+		fill_key(&call.target_tgid, &call.target_start_ns, target, false);
 	return remember(&call);
 }
 
@@ -234,10 +237,10 @@ static __always_inline struct pid *pid_of_pidfd(u32 fd)
 #ifdef IR_PIDFS /* since 6.9 a pidfd is an inode of pidfs */
 	struct inode *inode = 0;
 
-	READ(inode, file, f_inode);
-	READ(pid, inode, i_private);
+	PROBE(inode, file, f_inode);
+	PROBE(pid, inode, i_private);
 #else
-	READ(pid, file, private_data);
+	PROBE(pid, file, private_data);
 #endif
 	return pid;
 }
@@ -258,18 +261,18 @@ int access_result(struct trace_event_raw_sys_exit *ctx)
 	inflight.delete(&self);
 	named = call.args[0];
 	if (call.what == IR_PTRACE_TRACEME) {
-		READ(parent, who, real_parent);
+		PROBE(parent, who, real_parent);
 		target = who;
 		who = parent;
 	} else if (call.what == IR_PIDFD_GETFD) {
 		if (ctx->ret != -9) { /* -EBADF: it may not be a pidfd at all */
 			pid = pid_of_pidfd(named);
 			target = task_of(pid);
-			named = pid_number(pid);
+			named = pid_number(pid, false);
 		}
 	} else {
 		target = find_task(named);
-		fill_key(&tgid, &start_ns, target);
+		fill_key(&tgid, &start_ns, target, false);
 		if (start_ns != call.target_start_ns)
 			target = 0; /* the pid belongs to another one by now */
 	}
@@ -315,17 +318,17 @@ static __always_inline struct pid *pid_of_mem(struct file *file)
 	u64 magic = 0;
 	u32 word = 0;
 
-	READ(inode, file, f_inode);
-	READ(sb, inode, i_sb);
-	READ(magic, sb, s_magic);
+	PROBE(inode, file, f_inode);
+	PROBE(sb, inode, i_sb);
+	PROBE(magic, sb, s_magic);
 	if (magic != 0x9fa0) /* PROC_SUPER_MAGIC */
 		return 0;
-	READ(d, file, f_path.dentry);
-	READ(name, d, d_name.name);
+	PROBE(d, file, f_path.dentry);
+	PROBE(name, d, d_name.name);
 	bpf_probe_read_kernel(&word, sizeof(word), name);
 	if (word != IR_MEM_NAME)
 		return 0;
-	READ(pid, (struct proc_inode *)((void *)inode -
+	PROBE(pid, (struct proc_inode *)((void *)inode -
 		  __builtin_offsetof(struct proc_inode, vfs_inode)), pid);
 	return pid;
 }
@@ -353,9 +356,9 @@ int open_result(struct trace_event_raw_sys_exit *ctx)
 		pid = pid_of_mem(file);
 		if (!pid)
 			return 0;
-		READ(flags, file, f_flags);
+		PROBE(flags, file, f_flags);
 		target = task_of(pid);
-		named = pid_number(pid);
+		named = pid_number(pid, false);
 		path = 0;
 		result = 0;
 	} else {
@@ -378,14 +381,14 @@ int openat_path_enter(struct trace_event_raw_sys_enter *ctx)
 }
 
 /* PTRACE_O_TRACEFORK and its kin: the child is born traced, and nobody attached. */
-int on_fork_traced(struct bpf_raw_tracepoint_args *ctx)
+int on_fork_traced(u64 *ctx)
 {
-	struct task_struct *child = (void *)ctx->args[1], *tracer = 0;
+	struct task_struct *child = (void *)ctx[1], *tracer = 0;
 	u32 traced = 0;
 
-	READ(traced, child, ptrace);
+	PROBE(traced, child, ptrace);
 	if (!traced)
 		return 0;
-	READ(tracer, child, parent);
+	PROBE(tracer, child, parent);
 	return report(IR_TRACE_INHERITED, 0, tracer, child, 0, 0, 0);
 }

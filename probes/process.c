@@ -148,10 +148,11 @@ static __always_inline void send_argv(struct ir_task *t, u64 start, u64 end)
 
 /* After the new program is in place and before it runs: argv is read from the new
  * address space, where no other thread can write any more. */
-int on_exec(struct bpf_raw_tracepoint_args *ctx)
+int on_exec(u64 *ctx)
 {
-	struct task_struct *t = (void *)ctx->args[0];
-	struct linux_binprm *bprm = (void *)ctx->args[2];
+	const bool typed = IR_TYPED;
+	struct task_struct *t = (void *)ctx[0];
+	struct linux_binprm *bprm = (void *)ctx[2];
 	u32 zero = 0, flags;
 	u64 off = 0, before, n;
 	struct exec_scratch *s = exec_scratch.lookup(&zero);
@@ -162,8 +163,8 @@ int on_exec(struct bpf_raw_tracepoint_args *ctx)
 
 	if (!s)
 		return 0;
-	flags = fill_task(&s->e.task, t);
-	s->e.old_tid = ctx->args[1];
+	flags = fill_task(&s->e.task, t, typed);
+	s->e.old_tid = ctx[1];
 	s->e.pad = 0;
 	if (s->e.old_tid != s->e.task.tid)
 		flags |= IR_F_NONLEADER;
@@ -291,7 +292,7 @@ int exec_result(struct trace_event_raw_sys_exit *ctx)
 	s = exec_failed_scratch.lookup(&zero);
 	if (ctx->ret >= 0 || !s)
 		return 0;
-	flags = fill_task(&s->e.task, (void *)self) | IR_F_CALLER_MEMORY;
+	flags = fill_task(&s->e.task, (void *)self, false) | IR_F_CALLER_MEMORY;
 	s->e.error = ctx->ret;
 	s->e.argc = 0;
 	off = put_cwd(s->data, 0, FIELDS_MAX, (void *)self, &flags);
@@ -318,9 +319,24 @@ int exec_result(struct trace_event_raw_sys_exit *ctx)
 	return 0;
 }
 
-int on_fork(struct bpf_raw_tracepoint_args *ctx)
+static __always_inline u32 pid_namespace_of(struct task_struct *t)
 {
-	struct task_struct *parent = (void *)ctx->args[0], *child = (void *)ctx->args[1];
+	struct pid *pid = 0;
+	struct pid_namespace *ns = 0;
+	u32 level = 0, inum = 0;
+
+	PROBE(pid, t, thread_pid);
+	PROBE(level, pid, level);
+	level &= 31;
+	PROBE(ns, pid, numbers[level].ns);
+	PROBE(inum, ns, ns.inum);
+	return inum;
+}
+
+int on_fork(u64 *ctx)
+{
+	const bool typed = IR_TYPED;
+	struct task_struct *parent = (void *)ctx[0], *child = (void *)ctx[1];
 	
 	u32 zero = 0, flags = 0, pid = 0, tgid = 0;
 	u64 off;
@@ -335,8 +351,8 @@ int on_fork(struct bpf_raw_tracepoint_args *ctx)
 	s = fork_scratch.lookup(&zero);
 	if (!s)
 		return 0;
-	flags = fill_task(&s->e.task, child);
-	fill_key(&s->e.creator_tgid, &s->e.creator_start_ns, parent);
+	flags = fill_task(&s->e.task, child, typed);
+	fill_key(&s->e.creator_tgid, &s->e.creator_start_ns, parent, typed);
 	READ(s->e.creator_tid, parent, pid);
 	if (s->e.creator_tid != s->e.creator_tgid)
 		flags |= IR_F_NONLEADER;
@@ -358,10 +374,7 @@ int on_fork(struct bpf_raw_tracepoint_args *ctx)
 	if (s->e.task.real_parent_tgid != s->e.creator_tgid)
 		clone |= 0x8000; /* CLONE_PARENT */
 	struct nsproxy *x = 0, *y = 0;
-	struct pid *own = 0;
-	struct pid_namespace *ns = 0, *made = 0;
 	struct cred *ca = 0, *cb = 0;
-	u32 level = 0;
 
 	READ(x, parent, nsproxy);
 	READ(y, child, nsproxy);
@@ -384,17 +397,8 @@ int on_fork(struct bpf_raw_tracepoint_args *ctx)
 	READ(b, cb, user_ns);
 	if (a != b)
 		clone |= 0x10000000;
-	/* in a pid namespace other than its creator's, by CLONE_NEWPID or unshare */
-	READ(own, parent, thread_pid);
-	READ(level, own, level);
-	level &= 31;
-	READ(ns, own, numbers[level].ns);
-	READ(own, child, thread_pid);
-	READ(level, own, level);
-	level &= 31;
-	READ(made, own, numbers[level].ns);
-	if (ns != made)
-		clone |= 0x20000000;
+	if (s->e.task.ns_pid != pid_namespace_of(parent))
+		clone |= 0x20000000; /* by CLONE_NEWPID, or by unshare before */
 	s->e.clone_flags = clone;
 
 	off = put_cwd(s->data, 0, CWD_MAX, child, &flags);
@@ -414,14 +418,15 @@ static __always_inline bool group_dead(struct task_struct *t)
 	struct signal_struct *signal = 0;
 	s32 live = 1;
 
-	READ(signal, t, signal);
-	READ(live, signal, live);
+	PROBE(signal, t, signal);
+	PROBE(live, signal, live);
 	return live == 0;
 }
 
-int on_exit(struct bpf_raw_tracepoint_args *ctx)
+int on_exit(u64 *ctx)
 {
-	struct task_struct *t = (void *)ctx->args[0], *leader = 0;
+	const bool typed = IR_TYPED;
+	struct task_struct *t = (void *)ctx[0], *leader = 0;
 	u64 self = (u64)t;
 	u32 zero = 0, flags, status = 0, how = 0;
 	u64 off;
@@ -434,7 +439,7 @@ int on_exit(struct bpf_raw_tracepoint_args *ctx)
 	s = exit_scratch.lookup(&zero);
 	if (!s)
 		return 0;
-	flags = fill_task(&s->e.task, t);
+	flags = fill_task(&s->e.task, t, typed);
 	if (s->e.task.tid != s->e.task.tgid)
 		flags |= IR_F_NONLEADER;
 	READ(signal, t, signal);
@@ -469,7 +474,7 @@ BPF_ITER(task)
 
 	if (!t || t->pid != t->tgid)
 		return 0;
-	fill_task(&o, t);
+	fill_task(&o, t, true);
 	bpf_seq_write(seq, &o, sizeof(o));
 	return 0;
 }

@@ -17,7 +17,7 @@ from agent.errors import LoadError
 
 MAP_ARRAY, MAP_PERCPU_ARRAY, MAP_RINGBUF = 2, 6, 27
 PROG_TRACEPOINT, PROG_RAW_TRACEPOINT, PROG_TRACING = 5, 17, 26
-ATTACH_TRACE_ITER, ATTACH_PERF_EVENT = 28, 41
+ATTACH_TRACE_RAW_TP, ATTACH_TRACE_ITER, ATTACH_PERF_EVENT = 23, 28, 41
 _LOG_BYTES = 1 << 20
 _LOG_TAIL = 400
 
@@ -205,11 +205,13 @@ def _refusal(name: str, number: int, log: bytes) -> str:
     return f"{text}: {reason[0][:_LOG_TAIL]}" if reason else text
 
 
-def attach_raw_tracepoint(prog: int, tracepoint: str) -> int:
-    """Attach to a raw tracepoint; returns the link's descriptor."""
-    return _checked(
-        _lib().bpf_raw_tracepoint_open(tracepoint.encode(), prog), tracepoint
-    )
+def attach_raw_tracepoint(prog: int, tracepoint: str | None) -> int:
+    """Attach to a raw tracepoint; returns the link's descriptor.
+
+    A typed program knows its tracepoint since it was loaded: None.
+    """
+    name = tracepoint.encode() if tracepoint else None
+    return _checked(_lib().bpf_raw_tracepoint_open(name, prog), str(tracepoint))
 
 
 def link_create(prog: int, target: int, attach_type: int) -> int:

@@ -163,7 +163,8 @@ class Btf:
     def declare(self, type_id: int, known: frozenset[str]) -> tuple[str, int]:
         """Return a C declaration with %s for the name, and the size in bytes.
 
-        A struct not in `known` becomes an array of its bytes.
+        A struct not in `known` becomes a number if it has the size of one, else an
+        array of its bytes.
         """
         found = self.type(self.resolve(type_id))
         if found.kind == INT:
@@ -174,8 +175,13 @@ class Btf:
             return self._declare_pointer(found)
         if found.kind == ARRAY:
             return self._declare_array(found, known)
+        return self._declare_struct(found, known)
+
+    def _declare_struct(self, found: Type, known: frozenset[str]) -> tuple[str, int]:
         if found.kind == STRUCT and found.name in known:
             return f"struct {found.name} %s", found.size
+        if found.kind == STRUCT and found.size in (4, 8):
+            return f"u{found.size * 8} %s", found.size  # kuid_t and its kin
         return f"char %s[{found.size}]", found.size
 
     def _declare_int(self, found: Type) -> tuple[str, int]:

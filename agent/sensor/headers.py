@@ -102,6 +102,10 @@ _Static_assert(__builtin_offsetof(struct cred, fsgid) ==
 	       __builtin_offsetof(struct cred, uid) + 28, "ids are contiguous");
 _Static_assert(__builtin_offsetof(struct cred, cap_ambient) ==
 	       __builtin_offsetof(struct cred, cap_inheritable) + 32, "caps are too");
+_Static_assert(__builtin_offsetof(struct dentry, d_name) ==
+	       __builtin_offsetof(struct dentry, d_parent) + 8, "neighbours");
+_Static_assert(__builtin_offsetof(struct path, mnt) == 0 &&
+	       __builtin_offsetof(struct path, dentry) == 8, "mount and entry");
 """
 
 _TYPES = """#pragma once
@@ -237,7 +241,7 @@ def _constants(btf: Btf) -> list[str]:
         # since 6.16 the tracepoint itself says whether the whole group is gone;
         # before, two threads that end together may both see no one left, and the
         # ledger takes only the first
-        "#define IR_GROUP_DEAD(ctx, t) ((u8)(ctx)->args[1])"
+        "#define IR_GROUP_DEAD(ctx, t) ((u8)(ctx)[1])"
         if btf.parameters("btf_trace_sched_process_exit") > 2  # noqa: PLR2004
         else "#define IR_GROUP_DEAD(ctx, t) group_dead(t)",
     ]

@@ -14,6 +14,7 @@ import msgspec
 class How(StrEnum):
     """How a program is attached."""
 
+    TYPED_TRACEPOINT = "typed raw tracepoint"
     RAW_TRACEPOINT = "raw tracepoint"
     TRACEPOINT = "tracepoint"
     ITERATOR = "iterator"
@@ -64,8 +65,12 @@ class HookState(msgspec.Struct, frozen=True):
     reason: str = ""
 
 
-def _raw(program: str, target: str) -> Hook:
-    return Hook(program, How.RAW_TRACEPOINT, target)
+def _tracepoint(program: str, target: str) -> tuple[Rung, ...]:
+    """Return the rungs of a scheduler tracepoint; typed reads cost a tenth."""
+    return tuple(
+        Rung(how, (Hook(program, how, target),))
+        for how in (How.TYPED_TRACEPOINT, How.RAW_TRACEPOINT)
+    )
 
 
 def _call(program: str, target: str) -> Hook:
@@ -75,9 +80,9 @@ def _call(program: str, target: str) -> Hook:
 _NO_COMPAT = "32-bit callers: the kernel does not call these tracepoints for them"
 
 SENSES = (
-    Sense("exec", (Rung("raw tracepoint", (_raw("on_exec", "sched_process_exec"),)),)),
-    Sense("fork", (Rung("raw tracepoint", (_raw("on_fork", "sched_process_fork"),)),)),
-    Sense("exit", (Rung("raw tracepoint", (_raw("on_exit", "sched_process_exit"),)),)),
+    Sense("exec", _tracepoint("on_exec", "sched_process_exec")),
+    Sense("fork", _tracepoint("on_fork", "sched_process_fork")),
+    Sense("exit", _tracepoint("on_exit", "sched_process_exit")),
     Sense(
         "failed exec",
         (
@@ -154,11 +159,7 @@ SENSES = (
     ),
     Sense(
         "inherited tracing",
-        (
-            Rung(
-                "raw tracepoint", (_raw("on_fork_traced", "sched_process_fork traced"),)
-            ),
-        ),
+        _tracepoint("on_fork_traced", "sched_process_fork traced"),
     ),
     Sense(
         "task list",

@@ -18,7 +18,7 @@ import msgspec
 
 from agent.errors import LoadError, NotPermittedError
 from agent.sensor import bpf, headers, pins
-from agent.sensor.btf import FUNC, Btf
+from agent.sensor.btf import FUNC, TYPEDEF, Btf
 from agent.sensor.hooks import SENSES, Hook, HookState, How, Rung, Sense
 from agent.sensor.identity import SOURCES, object_key, probe_folder
 from agent.sensor.selftest import prove
@@ -26,6 +26,7 @@ from agent.sensor.selftest import prove
 RING = "events"
 _LD_IMM64, _PSEUDO_MAPS = 0x18, (1, 2)
 _TYPES = {
+    How.TYPED_TRACEPOINT: bpf.PROG_TRACING,
     How.RAW_TRACEPOINT: bpf.PROG_RAW_TRACEPOINT,
     How.TRACEPOINT: bpf.PROG_TRACEPOINT,
     How.ITERATOR: bpf.PROG_TRACING,
@@ -46,33 +47,53 @@ class Object(msgspec.Struct, frozen=True):
     programs: dict[str, Program]
 
 
-def probe_text(btf: Btf) -> str:
+def probe_text(btf: Btf, *, typed: bool) -> str:
     """Return all probes as one C text, with the header made for this kernel.
 
-    One text because compiling it costs hardly more than compiling one probe. The
+    One text because compiling it costs hardly more than compiling one probe. `typed`
+    lets the tracepoint programs read by type, which they then must be loaded with. The
     #line marks make bcc's messages name the real file and line.
     """
     folder = probe_folder()
-    parts = [headers.generate(btf), "#define RING_PAGES 1\n"]
+    options = f"#define RING_PAGES 1\n#define IR_TYPED {int(typed)}\n"
+    parts = [headers.generate(btf), options]
     parts += [f'#line 1 "{name}"\n{(folder / name).read_text()}' for name in SOURCES]
     return "".join(parts)
 
 
-def compiled(btf: Btf, key: str, cache: Path | None) -> Object:
-    """Compile, or take the object that was compiled under this very key before."""
-    kept = cache / f"{key}.json" if cache else None
-    if kept and kept.exists():
+class Compiler:
+    """Gives compiled probes: from the cache if they are there, else by bcc."""
+
+    def __init__(self, btf: Btf, key: str, cache: Path | None) -> None:
+        """Keep objects in `cache` under `key`, which covers all they depend on."""
+        self._btf, self._key, self._cache = btf, key, cache
+        self._made: dict[bool, Object] = {}
+
+    def object(self, *, typed: bool) -> Object:
+        """Return the probes; LoadError when they can't be compiled."""
+        if typed not in self._made:
+            self._made[typed] = self._kept(typed) or self._compile(typed)
+        return self._made[typed]
+
+    def _path(self, typed: bool) -> Path | None:
+        name = f"{self._key}-{'typed' if typed else 'plain'}.json"
+        return self._cache / name if self._cache else None
+
+    def _kept(self, typed: bool) -> Object | None:
+        path = self._path(typed)
         try:
-            return msgspec.json.decode(kept.read_bytes(), type=Object)
+            return msgspec.json.decode(path.read_bytes(), type=Object) if path else None
         except (msgspec.DecodeError, OSError):
-            kept.unlink(missing_ok=True)
-    built = _compile(probe_text(btf))
-    if kept:
-        kept.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        fresh = kept.with_suffix(f".{os.getpid()}")
-        fresh.write_bytes(msgspec.json.encode(built))
-        fresh.rename(kept)
-    return built
+            return None
+
+    def _compile(self, typed: bool) -> Object:
+        built = _compile(probe_text(self._btf, typed=typed))
+        if path := self._path(typed):
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            fresh = path.with_suffix(f".{os.getpid()}")
+            fresh.write_bytes(msgspec.json.encode(built))
+            fresh.rename(path)
+        return built
 
 
 def _compile(text: str) -> Object:
@@ -127,12 +148,12 @@ def _by_name(code: bytes, names: Mapping[int, str]) -> Program:
 
 
 class Loading:
-    """One loading under way: an object's maps, and its programs as they are needed."""
+    """One loading under way: the maps, and programs as they are needed."""
 
-    def __init__(self, built: Object, btf: Btf, ring_bytes: int) -> None:
+    def __init__(self, compiler: Compiler, btf: Btf, ring_bytes: int) -> None:
         """Create the maps; LoadError or NotPermittedError when that is refused."""
-        self._built, self._btf = built, btf
-        self._programs: dict[str, int] = {}
+        self._compiler, self._btf = compiler, btf
+        self._programs: dict[tuple[str, How], int] = {}
         self.links: dict[str, int] = {}
         try:
             self.maps = {
@@ -140,7 +161,7 @@ class Loading:
                     name,
                     spec._replace(max_entries=ring_bytes) if name == RING else spec,
                 )
-                for name, spec in built.maps.items()
+                for name, spec in compiler.object(typed=True).maps.items()
             }
         except PermissionError as error:
             raise NotPermittedError(
@@ -170,30 +191,48 @@ class Loading:
 
     def _attach(self, hook: Hook) -> int:
         program = self._program(hook)
-        if hook.how is How.RAW_TRACEPOINT:
-            return bpf.attach_raw_tracepoint(program, hook.tracepoint)
-        if hook.how is How.ITERATOR:
-            return bpf.link_create(program, 0, bpf.ATTACH_TRACE_ITER)
-        event = bpf.tracepoint_event(tracefs(), *hook.target.split(":"))
-        try:
-            return bpf.link_create(program, event, bpf.ATTACH_PERF_EVENT)
-        finally:
-            os.close(event)
+        match hook.how:
+            case How.TYPED_TRACEPOINT:
+                return bpf.attach_raw_tracepoint(program, None)
+            case How.RAW_TRACEPOINT:
+                return bpf.attach_raw_tracepoint(program, hook.tracepoint)
+            case How.ITERATOR:
+                return bpf.link_create(program, 0, bpf.ATTACH_TRACE_ITER)
+            case How.TRACEPOINT:
+                event = bpf.tracepoint_event(tracefs(), *hook.target.split(":"))
+                try:
+                    return bpf.link_create(program, event, bpf.ATTACH_PERF_EVENT)
+                finally:
+                    os.close(event)
 
     def _program(self, hook: Hook) -> int:
-        if hook.program not in self._programs:
-            program = self._built.programs[hook.program]
+        place = (hook.program, hook.how)
+        if place not in self._programs:
+            typed = hook.how is not How.RAW_TRACEPOINT
+            program = self._compiler.object(typed=typed).programs[hook.program]
             code = bytearray(program.code)
             for at, name in program.maps:
                 struct.pack_into("<I", code, at + 4, self.maps[name])
-            attach_type, btf_id = 0, 0
-            if hook.how is How.ITERATOR:
-                attach_type = bpf.ATTACH_TRACE_ITER
-                btf_id = self._btf.find(FUNC, hook.target) or 0
-            self._programs[hook.program] = bpf.prog_load(
+            attach_type, btf_id = self._attach_point(hook)
+            self._programs[place] = bpf.prog_load(
                 hook.program, _TYPES[hook.how], bytes(code), attach_type, btf_id
             )
-        return self._programs[hook.program]
+        return self._programs[place]
+
+    def _attach_point(self, hook: Hook) -> tuple[int, int]:
+        """Return attach type and BTF id of programs that are loaded for one place."""
+        match hook.how:
+            case How.TYPED_TRACEPOINT:
+                kind, name = TYPEDEF, f"btf_trace_{hook.tracepoint}"
+                attach_type = bpf.ATTACH_TRACE_RAW_TP
+            case How.ITERATOR:
+                kind, name, attach_type = FUNC, hook.target, bpf.ATTACH_TRACE_ITER
+            case _:
+                return 0, 0
+        btf_id = self._btf.find(kind, name)
+        if btf_id is None:
+            raise LoadError(f"this kernel's BTF has no {name}")
+        return attach_type, btf_id
 
 
 def _state(sense: Sense, rung: Rung, hook: Hook, reason: str = "") -> HookState:
@@ -218,7 +257,7 @@ def load(folder: Path, ring_bytes: int, cache: Path | None) -> list[HookState]:
     proven or not. LoadError when no hook at all could be attached.
     """
     btf, key = Btf.of_kernel(), object_key()
-    loading = Loading(compiled(btf, key, cache), btf, ring_bytes)
+    loading = Loading(Compiler(btf, key, cache), btf, ring_bytes)
     states = loading.attach_all()
     if not any(state.attached for state in states):
         raise LoadError(f"no hook could be attached: {states[0].reason}")

@@ -35,6 +35,7 @@ from agent.sensor.pins import Loaded
 from agent.sensor.tap import Tap, snapshot
 from agent.sinks.record import ClockMap, Host, Renderer
 from agent.sinks.segment import SegmentWriter
+from agent.sinks.text import NAMESPACES
 
 SETTLE_NS = 1_000_000_000
 SYNC_S = 0.25
@@ -89,7 +90,8 @@ class Daemon:
         ledger = Ledger(config.processes)
         for task in snapshot(folder):
             ledger.observe(task, *procfs.describe(task))
-        self._renderer = Renderer(_host(), self._clock)
+        self._host = _host()
+        self._renderer = Renderer(self._host, self._clock)
         self._pipeline = Pipeline(tap, ledger, self._renderer, self._log, self._clock)
         self._pipeline.view = self._view
         self._say_start(before, started)
@@ -113,7 +115,12 @@ class Daemon:
 
     def _say_start(self, before: Loaded | None, started: int) -> None:
         tell, writer, resume = self._pipeline.tell, self._log, self._resume
-        about = {"pid": os.getpid(), "config": self._config, **self._about()}
+        about = {
+            "pid": os.getpid(),
+            "config": self._config,
+            "host_namespaces": self._host.namespaces,
+            **self._about(),
+        }
         tell("agent-start", {"agent": about}, started)
         if writer.recovered:
             tell("log-recovered", {"recovered": writer.recovered}, started)
@@ -273,8 +280,12 @@ def _host() -> Host:
         machine_id = Path("/etc/machine-id").read_text().strip()
     except OSError:
         machine_id = ""
-    user_ns = Path("/proc/self/ns/user").stat().st_ino
-    return Host(machine_id, socket.gethostname(), clock.boot_id(), __version__, user_ns)
+    own = {
+        name: (Path("/proc/self/ns") / name).stat().st_ino
+        for name in NAMESPACES
+        if (Path("/proc/self/ns") / name).exists()
+    }
+    return Host(machine_id, socket.gethostname(), clock.boot_id(), __version__, own)
 
 
 def _resident_bytes() -> int:

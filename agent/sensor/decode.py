@@ -81,19 +81,19 @@ def decode_folded(raw: bytes) -> tuple[Access, int]:
     return _access((*values[:-4], 0, 0, 0, 0), b"", 0), sent
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1024)
 def _executable_facts(raw: bytes) -> Executable:
     ino, dev, nlink, uid, mode, flags, _ = wire.EXECUTABLE.unpack(raw)
     memfd, deleted = bool(flags & _MEMFD), bool(flags & _DELETED)
     return Executable(ino, dev, nlink, uid, mode, memfd, deleted)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1024)
 def _context(raw: bytes) -> Context:
     return Context(*wire.CONTEXT.unpack(raw)[:-1])
 
 
-@lru_cache(maxsize=8192)
+@lru_cache(maxsize=2048)
 def _image(raw: bytes) -> Image:
     comm, executable, context = wire.IMAGE.unpack(raw)
     return Image(
@@ -112,14 +112,14 @@ def task(values: tuple[Any, ...]) -> Task:
     return Task(key, real_parent, parent, tid, pgid, sid, vpid, ptrace, _image(image))
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1024)
 def _path(leaf_first: bytes) -> bytes:
     """Turn the kernel's walk, leaf first with NUL after each name, into a path."""
     names = leaf_first.split(b"\0")[-2::-1]
     return b"/" + b"/".join(names)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1024)
 def _cut_path(leaf_first: bytes) -> bytes:
     """Turn a walk that did not reach the root into a path that stays relative."""
     return _path(leaf_first)[1:]

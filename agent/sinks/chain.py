@@ -14,7 +14,7 @@ continues from. The first line of a log follows on 32 zero bytes.
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Final, Literal, NamedTuple
@@ -77,18 +77,27 @@ def suffix(sequence: int, digest: bytes) -> bytes:
     return _SUFFIX % (sequence, digest.hex().encode())
 
 
-def frame(at: Position, body: bytes) -> tuple[bytes, Position]:
-    """Return `body` as the line at the position `at`, and the position after it.
+def frame(at: Position, bodies: Sequence[bytes]) -> tuple[bytes, Position]:
+    """Return `bodies` as lines from the position `at` on, and the position after them.
 
-    `body` is one compact JSON object with at least one member and no raw newline;
+    A body is one compact JSON object with at least one member and no raw newline;
     anything else raises ValueError. The rest of its JSON is taken on trust.
     """
-    if not (body.startswith(b'{"') and body.endswith(b"}")) or b"\n" in body:
-        raise ValueError(f"not a compact JSON object on one line: {body[:80]!r}")
-    if len(body) > MAX_LINE - SUFFIX_BYTES:
-        raise ValueError(f"{len(body)} bytes: a line has at most {MAX_LINE}")
-    digest = link(at, body)
-    return body[:-1] + suffix(at[0], digest), Position(at[0] + 1, digest)
+    sequence, previous = at
+    copy = _EMPTY.copy
+    lines: list[bytes] = []
+    for body in bodies:
+        if not (body.startswith(b'{"') and body.endswith(b"}")) or b"\n" in body:
+            raise ValueError(f"not a compact JSON object on one line: {body[:80]!r}")
+        if len(body) > MAX_LINE - SUFFIX_BYTES:
+            raise ValueError(f"{len(body)} bytes: a line has at most {MAX_LINE}")
+        digest = copy()
+        digest.update(previous + sequence.to_bytes(8, "big"))
+        digest.update(body)
+        previous = digest.digest()
+        lines += (body[:-1], _SUFFIX % (sequence, previous.hex().encode()))
+        sequence += 1
+    return b"".join(lines), Position(sequence, previous)
 
 
 def claim(line: bytes) -> Position | None:

@@ -9,7 +9,7 @@ made once and kept, so that a record costs two microseconds and not ten.
 """
 
 import errno
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from agent.events import (
@@ -29,19 +29,21 @@ from agent.sinks.argv import arguments, caller_facts, environment, facts
 from agent.sinks.text import (
     RecordIds,
     Users,
+    capabilities,
     clone_flags,
     executable,
     exit_status,
     flags,
     how_started,
+    namespaces,
     quote,
     quoted,
     rfc3339,
-    surroundings,
+    session,
 )
 
 ECS_VERSION = "9.4.0"
-_MAX_KEPT = 8192
+_MAX_KEPT = 2048
 _ACTIONS = {
     AccessKind.PTRACE_ATTACH: "ptrace-attach",
     AccessKind.PTRACE_SEIZE: "ptrace-seize",
@@ -60,13 +62,13 @@ def action(kind: AccessKind) -> str:
 
 
 class Host(NamedTuple):
-    """Whose records these are; ids as text."""
+    """Whose records these are; ids as text, namespaces as inode numbers by name."""
 
     machine_id: str
     name: str
     boot_id: str
     agent_version: str
-    user_ns: int
+    namespaces: Mapping[str, int]
 
 
 class ClockMap(NamedTuple):
@@ -91,7 +93,8 @@ class Renderer:
 
     def __init__(self, host: Host, clock: ClockMap) -> None:
         """Prepare what is the same in all records of this host."""
-        self._users = Users(host.user_ns)
+        self._host = host.namespaces
+        self._users = Users(host.namespaces.get("user", 0))
         self._ids = RecordIds()
         self._boot = host.boot_id.replace("-", "")[:12]
         self._common = (
@@ -101,7 +104,7 @@ class Renderer:
         )
         self._names: dict[ProcessKey, str] = {}
         self._kept: dict[tuple[Any, ...], _Kept] = {}
-        self._parts: dict[type, Callable[[Any, _Kept], tuple[str, str, str]]] = {
+        self._parts: dict[type, Callable[[Any, _Kept, str], tuple[str, str, str]]] = {
             Exec: self._exec,
             ExecFailed: self._exec_failed,
             Fork: self._fork,
@@ -145,12 +148,13 @@ class Renderer:
             task.ptrace and task.parent,
         )
         kept = self._kept.get(about) or self._keep(about)
-        in_event, in_process, in_ir = self._parts[type(event)](event, kept)
-        name = self._names.get(task.key) or self._name(task.key)
         wall = bt_ns + self._offset
+        moment = rfc3339(wall)
+        in_event, in_process, in_ir = self._parts[type(event)](event, kept, moment)
+        name = self._names.get(task.key) or self._name(task.key)
         odd = _oddities(event) if event.flags or event.backlog else ""
         return (
-            f'{{"@timestamp":"{rfc3339(wall)}",{self._common},'
+            f'{{"@timestamp":"{moment}",{self._common},'
             f'"event":{{"id":"{self._ids(wall)}","sequence":{sequence},'
             f'"kind":"event","category":["process"],{in_event}'
             f'"process":{{{name},"thread":{{"id":{task.tid}}},"vpid":{task.vpid},'
@@ -175,7 +179,8 @@ class Renderer:
             process=f'"name":{quoted(image.comm)},{self._users.of(image.context)},'
             f'"executable":{quoted(path)},"working_directory":{quoted(cwd)},'
             f'"parent":{{{self._parent(lineage, parent)}}}',
-            ir=f"{traced}{executable(image.executable)},{surroundings(image.context)}",
+            ir=f"{traced}{executable(image.executable)},{capabilities(image.context)},"
+            f"{namespaces(image.context, self._host)},{session(image.context)}",
             ancestry=self._ancestry(lineage),
         )
         if len(self._kept) >= _MAX_KEPT:
@@ -186,7 +191,7 @@ class Renderer:
     # What each kind has of its own: the end of "event" and what follows it, and
     # members of "process" and of "ir", each with its comma.
 
-    def _exec(self, event: Exec, kept: _Kept) -> tuple[str, str, str]:
+    def _exec(self, event: Exec, kept: _Kept, _moment: str) -> tuple[str, str, str]:
         args = event.argv.split(b"\0")
         if not args[-1]:
             args.pop()
@@ -197,7 +202,9 @@ class Renderer:
             f'"argv":{facts(event, args)},"exec":{how},"ancestry":{kept.ancestry},',
         )
 
-    def _exec_failed(self, event: ExecFailed, _: _Kept) -> tuple[str, str, str]:
+    def _exec_failed(
+        self, event: ExecFailed, _kept: _Kept, _moment: str
+    ) -> tuple[str, str, str]:
         args = event.argv.split(b"\0")[:-1]
         argv, path = caller_facts(event, args), quoted(event.path)
         return (
@@ -209,7 +216,7 @@ class Renderer:
             f'"argv":{argv},"exec":{{"path":{path}}},',
         )
 
-    def _fork(self, event: Fork, _: _Kept) -> tuple[str, str, str]:
+    def _fork(self, event: Fork, _kept: _Kept, _moment: str) -> tuple[str, str, str]:
         return (
             '"type":["start"],"action":"fork","outcome":"success"},',
             "",
@@ -219,15 +226,15 @@ class Renderer:
             ),
         )
 
-    def _exit(self, event: Exit, _: _Kept) -> tuple[str, str, str]:
+    def _exit(self, event: Exit, _kept: _Kept, moment: str) -> tuple[str, str, str]:
         code, signalled = exit_status(event.status)
         return (
             '"type":["end"],"action":"exit","outcome":"success"},',
-            f'"end":"{self.wall(event.bt_ns)}",{code}',
+            f'"end":"{moment}",{code}',
             signalled,
         )
 
-    def _access(self, event: Access, kept: _Kept) -> tuple[str, str, str]:
+    def _access(self, event: Access, kept: _Kept, _moment: str) -> tuple[str, str, str]:
         what = action(event.kind)
         outcome, error = "success", ""
         if event.result < 0:

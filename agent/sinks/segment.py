@@ -136,11 +136,7 @@ class SegmentWriter:
             self._cut_back()
         if self._full and bodies:
             self._rotate()
-        at, lines = self._at, []
-        for body in bodies:
-            line, at = frame(at, body)
-            lines.append(line)
-        data = b"".join(lines)
+        data, at = frame(self._at, bodies)
         try:
             write(self._fd, data)
         except BaseException:
@@ -211,7 +207,7 @@ class SegmentWriter:
     def _start_segment(self) -> None:
         """Create the next segment with its header; on failure nothing has changed."""
         name = segment_name(self._at.sequence)
-        line, after = frame(self._at, encode_header(self._at, self._header()))
+        line, after = frame(self._at, [encode_header(self._at, self._header())])
         fd = self._folder.open(name, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL)
         try:
             write(fd, line)

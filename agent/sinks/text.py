@@ -8,7 +8,7 @@ exact bytes of an argument finds them in base64 beside it.
 import secrets
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from agent.events import Context, Executable, Flag
 
 _UNSET = 0xFFFFFFFF
 _MINOR_BITS, _MINOR_MASK = 20, (1 << 20) - 1
+NAMESPACES = ("pid", "mnt", "net", "user", "uts", "ipc", "cgroup", "time")
 _CLONE = {
     0x100: "CLONE_VM",
     0x200: "CLONE_FS",
@@ -46,7 +47,7 @@ def quote(value: str) -> str:
     return _encode(value).decode()
 
 
-@lru_cache(maxsize=8192)
+@lru_cache(maxsize=2048)
 def quoted(raw: bytes) -> str:
     """Return the JSON string of a path or name; kept, since they repeat."""
     return quote(text(raw))
@@ -69,7 +70,7 @@ def flags(bits: int) -> str:
     return _encode([flag.name.lower() for flag in Flag if flag & bits]).decode()
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1024)
 def executable(facts: Executable) -> str:
     """Return the member "exe": which file it is, however it is called."""
     device = f"{facts.dev >> _MINOR_BITS}:{facts.dev & _MINOR_MASK}"
@@ -84,37 +85,41 @@ def _bool(value: object) -> str:
     return "true" if value else "false"
 
 
-@lru_cache(maxsize=4096)
-def surroundings(context: Context) -> str:
-    """Return the members "caps", "ns", "cgroup" and, in a login session, "login"."""
-    c = context
-    caps = (
-        f'"caps":{{"effective":"{c.cap_effective:016x}",'
-        f'"permitted":"{c.cap_permitted:016x}",'
-        f'"inheritable":"{c.cap_inheritable:016x}",'
-        f'"bounding":"{c.cap_bounding:016x}","ambient":"{c.cap_ambient:016x}"}}'
+def capabilities(context: Context) -> str:
+    """Return the member "caps": masks in hexadecimal; a set that is empty is absent."""
+    sets = (
+        ("effective", context.cap_effective),
+        ("permitted", context.cap_permitted),
+        ("inheritable", context.cap_inheritable),
+        ("bounding", context.cap_bounding),
+        ("ambient", context.cap_ambient),
     )
-    namespaces = (
-        f'"ns":{{"pid":{c.ns_pid},"mnt":{c.ns_mnt},"net":{c.ns_net},'
-        f'"user":{c.ns_user},"uts":{c.ns_uts},"ipc":{c.ns_ipc},'
-        f'"cgroup":{c.ns_cgroup},"time":{c.ns_time},"pid_level":{c.ns_level}}}'
-    )
-    login = (
-        ""
-        if c.loginuid == _UNSET
-        else f',"login":{{"uid":"{c.loginuid}","session":{c.sessionid}}}'
-    )
-    return f'{caps},{namespaces},"cgroup":{{"id":"{c.cgroup_id}"}}{login}'
+    shown = [f'"{name}":"{mask:016x}"' for name, mask in sets if mask]
+    return f'"caps":{{{",".join(shown)}}}'
 
 
-def safe(word: str) -> str:
-    """Return a word as it is if it is harmless, else quoted and escaped."""
-    if word and word.isprintable() and " " not in word:
-        return word
-    return repr(word)
+def namespaces(context: Context, host: Mapping[str, int]) -> str:
+    """Return the member "ns": those that are not the host's, by inode number."""
+    shown = [
+        f'"{name}":{getattr(context, f"ns_{name}")}'
+        for name in NAMESPACES
+        if getattr(context, f"ns_{name}") != host.get(name)
+    ]
+    if context.ns_level:
+        shown.append(f'"pid_level":{context.ns_level}')
+    return f'"ns":{{{",".join(shown)}}}'
 
 
-@lru_cache(maxsize=4096)
+def session(context: Context) -> str:
+    """Return the members "cgroup" and, in a login session, "login"."""
+    group = f'"cgroup":{{"id":"{context.cgroup_id}"}}'
+    if context.loginuid == _UNSET:
+        return group
+    login = f'{{"uid":"{context.loginuid}","session":{context.sessionid}}}'
+    return f'{group},"login":{login}'
+
+
+@lru_cache(maxsize=1024)
 def how_started(invoked: bytes, interpreter: bytes, bits: int) -> str:
     """Return the object of ir.exec: the name that was invoked, and by what kind."""
     script = f',"interpreter":{quoted(interpreter)}' if interpreter else ""
@@ -145,6 +150,13 @@ def exit_status(status: int) -> tuple[str, str]:
     return "", f'"exit":{{"signal":"{name}","core_dumped":{core}}},'
 
 
+def safe(word: str) -> str:
+    """Return a word as it is if it is harmless, else quoted and escaped."""
+    if word and word.isprintable() and " " not in word:
+        return word
+    return repr(word)
+
+
 class Users:
     """Names of user ids, for processes in the host's user namespace only.
 
@@ -156,16 +168,23 @@ class Users:
         """Read the names once."""
         self._host = host_user_ns
         self._names = _read_names(passwd)
-        self.of: Callable[[Context], str] = lru_cache(maxsize=4096)(self._of)
 
-    def _of(self, context: Context) -> str:
-        """Return the members "user", "real_user" … "saved_group" of a process."""
+    def of(self, context: Context) -> str:
+        """Return the members "user" and "group"; real and saved ids where they differ.
+
+        "user" and "group" are the effective ones, as ECS has it.
+        """
         c = context
-        return (
-            f'"user":{self.user(c)},"real_user":{{"id":"{c.uid}"}},'
-            f'"saved_user":{{"id":"{c.suid}"}},"group":{{"id":"{c.egid}"}},'
-            f'"real_group":{{"id":"{c.gid}"}},"saved_group":{{"id":"{c.sgid}"}}'
-        )
+        members = f'"user":{self.user(c)},"group":{{"id":"{c.egid}"}}'
+        for name, value, effective in (
+            ("real_user", c.uid, c.euid),
+            ("saved_user", c.suid, c.euid),
+            ("real_group", c.gid, c.egid),
+            ("saved_group", c.sgid, c.egid),
+        ):
+            if value != effective:
+                members += f',"{name}":{{"id":"{value}"}}'
+        return members
 
     def user(self, context: Context) -> str:
         """Return the object of the effective user: id, and name where it is known."""

@@ -21,7 +21,7 @@ def good_lines(count: int) -> list[bytes]:
     bodies = [encode_header(at, {}), *(b'{"n":%d}' % n for n in range(count))]
     lines = []
     for body in bodies:
-        line, at = frame(at, body)
+        line, at = frame(at, [body])
         lines.append(line)
     return lines
 
@@ -67,7 +67,7 @@ def test_any_bytes_are_lines_or_a_clear_error(data: bytes) -> None:
 @example(GOOD)
 @example(GOOD.replace(b'"first":0', b'"first":9223372036854775807', 1))
 @example(LINES[1].replace(b"0000000000000001:", b"7fffffffffffffff:"))
-@example(frame(Position(5, GENESIS), encode_header(Position(5, GENESIS), {}))[0])
+@example(frame(Position(5, GENESIS), [encode_header(Position(5, GENESIS), {})])[0])
 def test_any_mixture_of_lines_is_lines_or_a_clear_error(data: bytes) -> None:
     one_input(data)
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from agent.events import Event, Lineage, Loss, Process
+from agent.events import Access, Event, Lineage, Loss, Process
 from agent.process.ledger import Ledger
 from agent.process.lineage import Lineages
 from agent.sensor.tap import Polled, Tap
@@ -74,14 +74,19 @@ class Pipeline:
         for event in polled.events:
             process = self.ledger.apply(event)
             chain = self._lineages.of(process)
+            target = self._target(event) if type(event) is Access else None
             self._bodies.append(
-                self._renderer.render(event, process, chain, self._next())
+                self._renderer.render(event, process, chain, self._next(), target)
             )
             if self.view:
                 self.view(event, process, chain)
         for lost in polled.losses:
             self._lose(lost)
         self.events += len(polled.events)
+
+    def _target(self, event: Access) -> tuple[Process, Lineage] | None:
+        found = self.ledger.get(event.target.key)
+        return (found, self._lineages.of(found)) if found else None
 
     def _lose(self, lost: Loss) -> None:
         self.lost += lost.count

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
 from agent.events import (
+    NOBODY,
     Access,
     Event,
     Exec,
@@ -41,8 +42,8 @@ class Ledger:
             Exec: self._exec,
             Fork: self._fork,
             Exit: self._exit,
-            ExecFailed: self._subject,
-            Access: self._subject,
+            ExecFailed: self._exec_failed,
+            Access: self._access,
         }
         self.kinship = 0
         """Changes whenever an answer about ancestors may have changed."""
@@ -106,7 +107,12 @@ class Ledger:
         self._end(entry, event.bt_ns)
         return entry
 
-    def _subject(self, event: ExecFailed | Access) -> Process:
+    def _exec_failed(self, event: ExecFailed) -> Process:
+        return self._met(event.task)
+
+    def _access(self, event: Access) -> Process:
+        if event.target.key != NOBODY:
+            self._met(event.target)
         return self._met(event.task)
 
     def _met(self, task: Task) -> Process:

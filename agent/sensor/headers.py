@@ -82,7 +82,7 @@ MEMBERS: dict[str, tuple[str, ...]] = {
     "path": ("mnt", "dentry"),
     "inode": ("i_ino", "i_nlink", "i_uid", "i_mode", "i_sb", "i_private"),
     "super_block": ("s_dev", "s_magic"),
-    "dentry": ("d_parent", "d_name", "d_hash"),
+    "dentry": ("d_parent", "d_name", "d_hash", "d_inode"),
     "qstr": ("name",),
     "hlist_bl_node": ("pprev",),
     "vfsmount": ("mnt_root",),
@@ -235,8 +235,9 @@ def _constants(btf: Btf) -> list[str]:
     lines = [
         f"#define IR_XA_SLOTS {slots}",
         f"#define IR_MEMFD_PREFIX {_word(b'memfd:', 8)}",
-        f"#define IR_PROC_PREFIX {_word(b'/pro', 4)}",
+        f"#define IR_PROC_PREFIX {_word(b'/proc/', 8)}ULL",
         f"#define IR_MEM_NAME {_word(b'mem', 4)}",
+        f"#define IR_TASK_NAME {_word(b'task', 4)}",
         f"#define IR_ENV_WANTED(w) ({_env_condition()})",
         # since 6.16 the tracepoint itself says whether the whole group is gone;
         # before, two threads that end together may both see no one left, and the

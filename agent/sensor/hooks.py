@@ -153,7 +153,7 @@ SENSES = (
                     _call("openat_path_enter", "sys_enter_openat2"),
                     _call("open_path_enter", "sys_enter_open"),
                 ),
-                f"{_NO_COMPAT}; opens by io_uring",
+                f"{_NO_COMPAT}; opens by io_uring; refused ones by symbolic link",
             ),
         ),
     ),

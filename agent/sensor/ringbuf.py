@@ -45,9 +45,10 @@ class RingReader:
         self.size = bpf.map_spec(fd).max_entries
         page = mmap.PAGESIZE
         self._consumer_page = mmap.mmap(fd, page, mmap.MAP_SHARED)
-        # the data is mapped twice in a row, so a record never wraps for the reader
+        # the kernel offers the data twice in a row, so that no record wraps; mapped
+        # once it counts once as our memory, and joining two ends is rare
         self._ring = mmap.mmap(
-            fd, page + 2 * self.size, mmap.MAP_SHARED, mmap.PROT_READ, offset=page
+            fd, page + self.size, mmap.MAP_SHARED, mmap.PROT_READ, offset=page
         )
         self._consumer = ctypes.c_uint64.from_buffer(self._consumer_page)
         self._producer = memoryview(self._ring)[:8].cast("Q")
@@ -90,10 +91,17 @@ class RingReader:
                 records.append((at - start + _HEADER, size))
             at += (size + _HEADER + 7) & ~7
         _fence()
-        first = self._data + start % self.size
-        data = self._ring[first : first + at - start]
         self.position = at
-        return Batch(data, records, start, at)
+        return Batch(self._copy(start, at), records, start, at)
+
+    def _copy(self, start: int, end: int) -> bytes:
+        first, size = start % self.size, end - start
+        until = min(self.size - first, size)
+        at = self._data + first
+        data = self._ring[at : at + until]
+        if until < size:
+            data += self._ring[self._data : self._data + size - until]
+        return data
 
     def commit(self, position: int) -> None:
         """Give the space before this position back to the kernel."""

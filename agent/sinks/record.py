@@ -20,10 +20,10 @@ from agent.events import (
     ExecFailed,
     Exit,
     Fork,
-    Image,
     Lineage,
     Process,
     ProcessKey,
+    Task,
 )
 from agent.sinks.argv import arguments, caller_facts, environment, facts
 from agent.sinks.text import (
@@ -109,7 +109,6 @@ class Renderer:
             ExecFailed: self._exec_failed,
             Fork: self._fork,
             Exit: self._exit,
-            Access: self._access,
         }
         self._offset = 0
         self._clock = ""
@@ -135,31 +134,32 @@ class Renderer:
         return f"{self._boot}-{key.tgid}-{key.start_ns:x}"
 
     def render(
-        self, event: Event, process: Process, lineage: Lineage, sequence: int
+        self,
+        event: Event,
+        process: Process,
+        lineage: Lineage,
+        sequence: int,
+        target: tuple[Process, Lineage] | None = None,
     ) -> bytes:
-        """Return the record of an event; `process` is the entry of `event.task`."""
+        """Return the record of an event; `process` is the entry of `event.task`.
+
+        `target` is the entry of an access's target and its ancestors.
+        """
         task, bt_ns = event.task, event.bt_ns
-        about = (
-            task.image,
-            process.executable,
-            event.cwd,
-            lineage,
-            task.real_parent,
-            task.ptrace and task.parent,
-        )
-        kept = self._kept.get(about) or self._keep(about)
+        kept = self._known(task, process, lineage, event.cwd)
         wall = bt_ns + self._offset
         moment = rfc3339(wall)
-        in_event, in_process, in_ir = self._parts[type(event)](event, kept, moment)
-        name = self._names.get(task.key) or self._name(task.key)
+        if type(event) is Access:
+            in_event, in_process, in_ir = self._access(event, kept, target)
+        else:
+            in_event, in_process, in_ir = self._parts[type(event)](event, kept, moment)
         odd = _oddities(event) if event.flags or event.backlog else ""
         return (
             f'{{"@timestamp":"{moment}",{self._common},'
             f'"event":{{"id":"{self._ids(wall)}","sequence":{sequence},'
             f'"kind":"event","category":["process"],{in_event}'
-            f'"process":{{{name},"thread":{{"id":{task.tid}}},"vpid":{task.vpid},'
-            f'"group_leader":{{"pid":{task.pgid}}},"session_leader":{{"pid":{task.sid}}},'
-            f'{in_process}{kept.process}}},"ir":{{{in_ir}{kept.ir},'
+            f'"process":{{{self._numbers(task)},{in_process}{kept.process}}},'
+            f'"ir":{{{in_ir}{kept.ir},'
             f'"kernel":{{"cpu":{event.cpu},"seq":{event.seq},"parts":{event.parts}{odd}}},'
             f'"clock":{{"bt_ns":{bt_ns},{self._clock}}}}}}}'
         ).encode()
@@ -172,12 +172,33 @@ class Renderer:
             f'"event":{{"id":"{self._ids(wall)}","sequence":{sequence},{body}}}'
         ).encode()
 
+    def _numbers(self, task: Task) -> str:
+        """Return the members that say which process, thread and session it is."""
+        name = self._names.get(task.key) or self._name(task.key)
+        return (
+            f'{name},"thread":{{"id":{task.tid}}},"vpid":{task.vpid},'
+            f'"group_leader":{{"pid":{task.pgid}}},"session_leader":{{"pid":{task.sid}}}'
+        )
+
+    def _known(
+        self, task: Task, process: Process, lineage: Lineage, cwd: bytes
+    ) -> _Kept:
+        about = (
+            task.image,
+            process.executable,
+            cwd,
+            lineage,
+            task.real_parent,
+            task.ptrace and task.parent,
+        )
+        return self._kept.get(about) or self._keep(about)
+
     def _keep(self, about: tuple[Any, ...]) -> _Kept:
         image, path, cwd, lineage, parent, tracer = about
         traced = f'"tracer":{{{self._bare(tracer)}}},' if tracer else ""
         kept = _Kept(
             process=f'"name":{quoted(image.comm)},{self._users.of(image.context)},'
-            f'"executable":{quoted(path)},"working_directory":{quoted(cwd)},'
+            f"{_path('executable', path)}{_path('working_directory', cwd)}"
             f'"parent":{{{self._parent(lineage, parent)}}}',
             ir=f"{traced}{executable(image.executable)},{capabilities(image.context)},"
             f"{namespaces(image.context, self._host)},{session(image.context)}",
@@ -234,18 +255,21 @@ class Renderer:
             signalled,
         )
 
-    def _access(self, event: Access, kept: _Kept, _moment: str) -> tuple[str, str, str]:
+    def _access(
+        self, event: Access, kept: _Kept, target: tuple[Process, Lineage] | None
+    ) -> tuple[str, str, str]:
         what = action(event.kind)
         outcome, error = "success", ""
         if event.result < 0:
             outcome = "failure"
             error = f'"error":{{"code":"{error_name(-event.result)}"}},'
         path = f',"path":{quoted(event.path)}' if event.path else ""
+        whom = self._target(event.target, target)
         return (
             f'"type":["access"],"action":"{what}","outcome":"{outcome}"}},{error}',
             "",
             (
-                f'{self._target(event)}"access":{{"kind":"{what}","count":{event.count},'
+                f'{whom}"access":{{"kind":"{what}","count":{event.count},'
                 f'"result":{event.result},"requested_pid":{event.requested_pid},'
                 f'"detail":{event.detail},"first":"{self.wall(event.first_ns)}",'
                 f'"last":"{self.wall(event.last_ns)}"{path}}},"ancestry":{kept.ancestry},'
@@ -263,17 +287,12 @@ class Renderer:
     def _bare(self, key: ProcessKey) -> str:
         return f'"pid":{key.tgid},"entity_id":"{self.entity(key)}"'
 
-    def _target(self, event: Access) -> str:
-        """Return the member that says who was reached into, by the kernel's word."""
-        task = event.target
-        if not task.key.tgid:
+    def _target(self, task: Task, target: tuple[Process, Lineage] | None) -> str:
+        """Return the member that says who was reached into; its cwd is not asked."""
+        if not task.key.tgid or target is None:
             return ""
-        image: Image = task.image
-        return (
-            f'"target":{{{self._bare(task.key)},"start":"{self.wall(task.key.start_ns)}",'
-            f'"name":{quoted(image.comm)},"thread":{{"id":{task.tid}}},'
-            f'"vpid":{task.vpid},{self._users.of(image.context)}}},'
-        )
+        kept = self._known(task, *target, b"")
+        return f'"target":{{{self._numbers(task)},{kept.process}}},'
 
     def _parent(self, lineage: Lineage, key: ProcessKey) -> str:
         """Return the members of the parent; its name only if the ledger knows it."""
@@ -298,6 +317,11 @@ class Renderer:
 def _oddities(event: Event) -> str:
     odd = f',"flags":{flags(event.flags)}' if event.flags else ""
     return f'{odd},"backlog":true' if event.backlog else odd
+
+
+def _path(name: str, path: bytes) -> str:
+    """Return a member with its comma; nothing for a path that is not known."""
+    return f'"{name}":{quoted(path)},' if path else ""
 
 
 def error_name(number: int) -> str:

@@ -12,6 +12,7 @@ import hashlib
 import itertools
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess  # noqa: TID251 - the tests run the programs they are about
@@ -76,6 +77,21 @@ class Record(dict[str, Any]):
                 return default
             value = dict.get(value, key, default)
         return value
+
+    def told(self, path: str) -> Any:
+        """What a field says; some are left out where they are as usual.
+
+        Real and saved ids where they are the effective one, empty capability sets,
+        and the agent's own namespaces (docs/records.md).
+        """
+        if (value := self.get(path)) is not None:
+            return value
+        *above, name = path.split(".")
+        if above == ["ir", "caps"]:
+            return "0" * 16
+        if above == ["ir", "ns"]:
+            return Path(f"/proc/self/ns/{name}").stat().st_ino
+        return self[re.sub(r"\b(real|saved)_", "", path)]
 
     @property
     def argv(self) -> list[bytes]:
@@ -175,7 +191,10 @@ class Triggers:
         )
         try:
             facts = json.loads(process.stderr.readline()) if process.stderr else {}
-            yield Held(process.pid, facts)
+            held = Held(process.pid, facts)
+            # Popen returns in the middle of exec, when argv is not in its place yet.
+            until(lambda: held.proc("cmdline"), f"pid {held.pid} to be its program")
+            yield held
         finally:
             process.communicate(timeout=PATIENCE_S)  # the end of stdin ends it
 
@@ -211,6 +230,7 @@ class Tally:
     executable of a process whose birth was lost is not known, and pids are reused.
     """
 
+    program: str  # this session's storm; others may run theirs on the same machine
     counts: Counter[str] = field(default_factory=Counter)
     runs: set[tuple[str, str]] = field(default_factory=set)
     lost: Counter[str] = field(default_factory=Counter)
@@ -238,7 +258,7 @@ class Tally:
     def _count(self, action: str, record: Record) -> None:
         own = record["process.entity_id"]
         parent = record.get("process.parent.entity_id")
-        if action == "exec" and record["process.executable"].endswith("/storm"):
+        if action == "exec" and record["process.executable"] == self.program:
             self._storms.add(own)
         if own in self._storms:
             self.counts[f"storm-{action}"] += 1
@@ -349,7 +369,7 @@ class Agent:
 
     def tally(self) -> Tally:
         """Counts what is on disk by now about storms and losses."""
-        tally = Tally()
+        tally = Tally(str(Path(self._fence).with_name("storm")))
         for record in Segments(self.state / "records").new():
             tally.add(record)
         return tally

@@ -6,7 +6,8 @@
 
 int main(int argc, char **argv)
 {
-	char *args[] = {"before", (char *)16, NULL};
+	char before[] = "before"; /* on the stack, so that it is in memory */
+	char *args[] = {before, (char *)16, NULL};
 
 	if (argc != 2)
 		return 1;

@@ -7,6 +7,7 @@ network.
 """
 
 import fcntl
+import gc
 import os
 import signal
 import socket
@@ -66,6 +67,7 @@ class Daemon:
             until = started + int(seconds * 1e9) if seconds else None
             stack.enter_context(self._signals(pipeline.tap))
             stack.enter_context(self._slow_thread())
+            gc.freeze()  # what is built now stays: no collection looks at it again
             log.info("ready", records=str(self._config.records), **self._about())
             self._loop(until)
             self._finish()
@@ -90,7 +92,7 @@ class Daemon:
         ledger = Ledger(config.processes)
         for task in snapshot(folder):
             ledger.observe(task, *procfs.describe(task))
-        self._host = _host()
+        self._host = host_facts()
         self._renderer = Renderer(self._host, self._clock)
         self._pipeline = Pipeline(tap, ledger, self._renderer, self._log, self._clock)
         self._pipeline.view = self._view
@@ -275,7 +277,8 @@ def _owned(folder: Path) -> Iterator[None]:
         os.close(fd)
 
 
-def _host() -> Host:
+def host_facts() -> Host:
+    """Read whose records these are."""
     try:
         machine_id = Path("/etc/machine-id").read_text().strip()
     except OSError:

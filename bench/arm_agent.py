@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from contextlib import contextmanager
 from pathlib import Path
-from subprocess import Popen, run  # noqa: TID251 - a benchmark runs programs
+from subprocess import Popen, run
 from typing import TYPE_CHECKING
 
 import msgspec

@@ -20,7 +20,7 @@ import shutil
 import time
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from subprocess import (  # noqa: TID251 - a benchmark runs programs
+from subprocess import (
     DEVNULL,
     Popen,
     run,

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import asdict
 from pathlib import Path
-from subprocess import run  # noqa: TID251 - a benchmark runs programs
+from subprocess import run
 from types import FrameType
 from typing import Any, NoReturn
 

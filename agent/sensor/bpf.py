@@ -259,6 +259,17 @@ class _ProgInfo(ctypes.Structure):
     )
 
 
+class ProgramInfo(NamedTuple):
+    """What the kernel counts of a program; times only while bpf_stats_enabled is set.
+
+    `recursion_misses` is how often it was not run because it was running already.
+    """
+
+    run_time_ns: int
+    run_cnt: int
+    recursion_misses: int
+
+
 class _LinkInfo(ctypes.Structure):
     """The head of struct bpf_link_info."""
 
@@ -270,26 +281,28 @@ class _LinkInfo(ctypes.Structure):
     )
 
 
-def recursion_misses(links: Path) -> dict[str, int]:
-    """Ask how often each program behind the pinned links was skipped, by its name.
+def program_infos(links: Path) -> dict[str, ProgramInfo]:
+    """Ask the kernel about each program behind the pinned links, by its name.
 
     Needs CAP_SYS_ADMIN; without it the answer is empty.
     """
-    missed: dict[str, int] = {}
+    infos = {}
     for pinned in sorted(links.iterdir()):
         link = get(pinned)
         about = _LinkInfo()
         try:
             _info(link, about)
-            prog = _lib().bpf_prog_get_fd_by_id(about.prog_id)
+            program = _lib().bpf_prog_get_fd_by_id(about.prog_id)
         finally:
             os.close(link)
-        if prog >= 0:
-            program = _ProgInfo()
-            _info(prog, program)
-            os.close(prog)
-            missed[program.name.decode()] = program.recursion_misses
-    return missed
+        if program >= 0:
+            told = _ProgInfo()
+            _info(program, told)
+            os.close(program)
+            infos[told.name.decode()] = ProgramInfo(
+                told.run_time_ns, told.run_cnt, told.recursion_misses
+            )
+    return infos
 
 
 def _info(fd: int, info: ctypes.Structure) -> None:

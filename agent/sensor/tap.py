@@ -50,7 +50,7 @@ class Tap:
         self._ring = RingReader(self._events)
         self._cpus = _possible_cpus()
         self._stream = Stream(positions, started_ns, now)
-        self._missed = bpf.recursion_misses(folder / "links")
+        self._missed = self._misses()
         self._end = self._ring.position
         self.taken_over = bool(not positions and self._end)
         """Whether another run had read from these pins, into other records."""
@@ -94,7 +94,7 @@ class Tap:
 
     def _skipped(self, now: int) -> list[Loss]:
         """Programs that did not run because one was running on that CPU already."""
-        missed = bpf.recursion_misses(self._folder / "links")
+        missed = self._misses()
         news = {
             name: count - self._missed.get(name, 0)
             for name, count in missed.items()
@@ -103,6 +103,10 @@ class Tap:
         self._missed = missed
         since = now - 2 * _ARGV_PATIENCE_NS
         return [Loss("recursion", news, since, now, ())] if news else []
+
+    def _misses(self) -> dict[str, int]:
+        told = bpf.program_infos(self._folder / "links")
+        return {name: info.recursion_misses for name, info in told.items()}
 
     def commit(self) -> None:
         """Give back the ring's space up to what has been polled completely."""

@@ -131,9 +131,13 @@ def _status(config: Config, options: argparse.Namespace) -> int:
 
 def _run(config: Config, options: argparse.Namespace) -> int:
     _require_root()
-    from agent.daemon import Daemon  # noqa: PLC0415
+    from agent.daemon import Daemon, host_facts  # noqa: PLC0415
+    from agent.sinks.text import Users  # noqa: PLC0415
     from agent.view import LiveView  # noqa: PLC0415
 
-    view = LiveView(colour=sys.stdout.isatty()) if options.show else None
+    view = None
+    if options.show:
+        users = Users(host_facts().namespaces.get("user", 0))
+        view = LiveView(users, colour=sys.stdout.isatty())
     Daemon(config, view).run(options.seconds)
     return 0

@@ -33,7 +33,7 @@ from agent.resume import Resume
 from agent.sensor import pins
 from agent.sensor.identity import object_key
 from agent.sensor.pins import Loaded
-from agent.sensor.tap import Tap, snapshot
+from agent.sensor.tap import Tap, snapshot, unread_records
 from agent.sinks.record import ClockMap, Host, Renderer
 from agent.sinks.segment import SegmentWriter
 from agent.sinks.text import NAMESPACES
@@ -57,6 +57,7 @@ class Daemon:
         self._clock = read_clock()
         self._resume = Resume()
         self._load_id = ""
+        self._refusals = 0
         self._pipeline: Pipeline = None  # type: ignore[assignment]
 
     def run(self, seconds: float | None = None) -> None:
@@ -80,10 +81,10 @@ class Daemon:
             config.records, self._header, config.segment_bytes, resume.line
         )
         stack.callback(self._log.close)
-        before = pins.loaded(folder)
+        before, unread = pins.loaded(folder), 0
         if before:
-            with _owned(folder):
-                pass  # somebody else's pins are not replaced
+            with _owned(folder):  # somebody else's pins are not replaced
+                unread = unread_records(folder)
         self._loaded = require_loaded(config)
         stack.enter_context(_owned(folder))
         started, self._load_id = clock.boot_ns(), self._loaded.load_id
@@ -96,7 +97,7 @@ class Daemon:
         self._renderer = Renderer(self._host, self._clock)
         self._pipeline = Pipeline(tap, ledger, self._renderer, self._log, self._clock)
         self._pipeline.view = self._view
-        self._say_start(before, started)
+        self._say_start(before, unread, started)
 
     def _header(self) -> Mapping[str, object]:
         """Return the caller's part of a segment's header."""
@@ -115,7 +116,7 @@ class Daemon:
             "processes": len(self._pipeline.ledger),
         }
 
-    def _say_start(self, before: Loaded | None, started: int) -> None:
+    def _say_start(self, before: Loaded | None, unread: int, started: int) -> None:
         tell, writer, resume = self._pipeline.tell, self._log, self._resume
         about = {
             "pid": os.getpid(),
@@ -131,6 +132,7 @@ class Daemon:
                 "cause": cause,
                 "start": resume.last_record or None,
                 "end": self._renderer.wall(self._loaded.loaded_ns),
+                "unread_events": unread if before != self._loaded else 0,
             }
             tell("gap", {"gap": gap}, started)
 
@@ -154,8 +156,7 @@ class Daemon:
             if until and now >= until:
                 return
             if now >= settle_at:
-                pipeline.set_clock(self._clock)
-                pipeline.settle()
+                self._once_a_second()
                 settle_at = now + SETTLE_NS
             if now >= beat_at:
                 self._heartbeat(now)
@@ -164,6 +165,14 @@ class Daemon:
                 time.sleep(COALESCE_S)
             else:
                 pipeline.tap.wait(max(0.0, (settle_at - now) / 1e9))
+
+    def _once_a_second(self) -> None:
+        pipeline = self._pipeline
+        pipeline.set_clock(self._clock)
+        pipeline.settle()
+        if pipeline.write_errors > self._refusals:
+            self._refusals = pipeline.write_errors
+            log.error("records_not_written", waiting=pipeline.waiting)
 
     def _heartbeat(self, now: int) -> None:
         ledger = self._pipeline.ledger
@@ -176,6 +185,7 @@ class Daemon:
             "evicted_ancestors": ledger.evicted_ancestors,
             "cpu_seconds": round(time.process_time(), 3),
             "resident_bytes": _resident_bytes(),
+            "hooks": len(pins.links(Path(self._config.pins))),
             **self._pipeline.tap.counters(),
         }
         self._pipeline.tell("heartbeat", {"heartbeat": details}, now)

@@ -52,6 +52,11 @@ class Pipeline:
         self.write_errors = 0
         """How often the disk refused a batch, which was then kept and tried again."""
 
+    @property
+    def waiting(self) -> int:
+        """How many records the disk has refused so far; they are kept."""
+        return len(self._bodies)
+
     def step(self) -> bool:
         """Poll, apply, record, commit; False when there was nothing to do."""
         if self._bodies and not self._write():

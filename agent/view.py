@@ -8,7 +8,7 @@ deaths are in the records.
 from agent import clock
 from agent.events import Access, Event, Exec, ExecFailed, Lineage, Process
 from agent.sinks.record import action
-from agent.sinks.text import rfc3339, safe, text
+from agent.sinks.text import Users, rfc3339, safe, text
 
 _DIM, _RED, _YELLOW, _RESET = "\033[2m", "\033[31m", "\033[33m", "\033[0m"
 _SHOWN_ANCESTORS = 4
@@ -18,8 +18,9 @@ _MAX_ARGS = 400
 class LiveView:
     """Prints to standard output."""
 
-    def __init__(self, *, colour: bool) -> None:
+    def __init__(self, users: Users, *, colour: bool) -> None:
         """Colour only where the output is a terminal."""
+        self._users = users
         self._colour = colour
 
     def __call__(self, event: Event, process: Process, lineage: Lineage) -> None:
@@ -41,8 +42,8 @@ class LiveView:
             case _:
                 return ""
         moment = rfc3339(event.bt_ns + clock.wall_anchor().offset_ns)[11:23]
-        who = f"uid {event.task.image.context.euid}"
-        head = f"{moment} {who:<9} {arrows(process, lineage)}"
+        who = self._users.name(event.task.image.context)
+        head = f"{moment} {who:<10} {arrows(process, lineage)}"
         return (
             f"{paint}{head}  {what}{_RESET}"
             if paint and self._colour

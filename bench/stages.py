@@ -147,7 +147,7 @@ def render(renderer: Renderer, seen: Seen) -> list[bytes]:
 
 
 def write(bodies: list[bytes], place: Path) -> None:
-    """Records to a segment, a hundred at a time as the pipeline does under load."""
+    """Write records to a segment, a hundred at a time as the pipeline does."""
     with tempfile.TemporaryDirectory(dir=place) as folder:
         log = SegmentWriter.open(Path(folder) / "records", dict)
         for at in range(0, len(bodies), 100):

@@ -101,15 +101,35 @@ def _image(raw: bytes) -> Image:
     )
 
 
-def task(values: tuple[Any, ...]) -> Task:
+def task(  # noqa: PLR0913, PLR0917 - a row of the wire format
+    start: int,
+    real_start: int,
+    parent_start: int,
+    tgid: int,
+    tid: int,
+    real_tgid: int,
+    parent_tgid: int,
+    pgid: int,
+    sid: int,
+    vpid: int,
+    ptrace: int,
+    image: bytes,
+) -> Task:
     """Build a task from what wire.TASK unpacks to."""
-    start, real_start, parent_start, tgid, tid, real_tgid, parent_tgid = values[:7]
-    pgid, sid, vpid, ptrace, image = values[7:]
     real_parent = parent = ProcessKey(real_tgid, real_start)
     if parent_start != real_start or parent_tgid != real_tgid:
         parent = ProcessKey(parent_tgid, parent_start)
-    key = ProcessKey(tgid, start)
-    return Task(key, real_parent, parent, tid, pgid, sid, vpid, ptrace, _image(image))
+    return Task(
+        ProcessKey(tgid, start),
+        real_parent,
+        parent,
+        tid,
+        pgid,
+        sid,
+        vpid,
+        ptrace,
+        _image(image),
+    )
 
 
 @lru_cache(maxsize=1024)
@@ -144,74 +164,74 @@ def _environment(raw: bytes) -> tuple[bytes, ...]:
 
 
 # Builders: `v` is the whole unpacked fixed part, `at` where the variable fields begin.
-# Head values are v[3] cpu, v[4] flags, v[5] seq, v[6] bt_ns.
+# The four kinds that come by the thousand take it apart in one assignment.
 
 
 def _exec(v: tuple[Any, ...], raw: bytes, at: int) -> Event:
-    flags = v[4]
-    who = task(v[_HEAD_VALUES:_BODY])
-    cwd = at + v[-6]
-    invoked = cwd + v[-5]
-    interpreter = invoked + v[-4]
-    env = interpreter + v[-3]
-    argv = env + v[-2]
+    _, _, _, cpu, flags, seq, bt_ns, *who, size, argc, _, old_tid, _ = v[:-6]
+    exe, cwd, invoked, interpreter, env, argv = v[-6:]
+    cwd_at = at + exe
+    invoked_at = cwd_at + cwd
+    interpreter_at = invoked_at + invoked
+    env_at = interpreter_at + interpreter
+    argv_at = env_at + env
+    process = task(*who)
     return Exec(
-        v[3],
-        v[5],
-        v[6],
+        cpu,
+        seq,
+        bt_ns,
         flags,
         1,
         False,
-        who,
-        _cwd(flags, raw[cwd:invoked]),
-        v[_BODY + 3],
-        v[_BODY + 1],
-        v[_BODY],
-        b"" if flags & _ARGV_FAULT else raw[argv : argv + v[-1]],
-        _executable(flags, who.image.executable.memfd, raw[at:cwd]),
-        raw[invoked : interpreter - 1] if v[-4] else b"",
-        raw[interpreter : env - 1] if v[-3] else b"",
-        _environment(raw[env:argv]) if v[-2] else (),
+        process,
+        _cwd(flags, raw[cwd_at:invoked_at]),
+        old_tid,
+        argc,
+        size,
+        b"" if flags & _ARGV_FAULT else raw[argv_at : argv_at + argv],
+        _executable(flags, process.image.executable.memfd, raw[at:cwd_at]),
+        raw[invoked_at : interpreter_at - 1] if invoked else b"",
+        raw[interpreter_at : env_at - 1] if interpreter else b"",
+        _environment(raw[env_at:argv_at]) if env else (),
     )
 
 
 def _argv(v: tuple[Any, ...], raw: bytes, at: int) -> ArgvPiece:
-    start, tgid, _, offset = v[_HEAD_VALUES : _HEAD_VALUES + 4]
-    argv = b"" if v[4] & _ARGV_FAULT else raw[at : at + v[-2]]
-    return ArgvPiece(v[3], v[5], v[6], ProcessKey(tgid, start), offset, argv)
+    _, _, _, cpu, flags, seq, bt_ns, start, tgid, _, offset, size, _ = v
+    argv = b"" if flags & _ARGV_FAULT else raw[at : at + size]
+    return ArgvPiece(cpu, seq, bt_ns, ProcessKey(tgid, start), offset, argv)
 
 
 def _exec_failed(v: tuple[Any, ...], raw: bytes, at: int) -> Event:
-    path = at + v[-4]
-    argv = path + v[-3]
+    _, _, _, cpu, flags, seq, bt_ns, *who, error, argc, cwd, path, argv, _ = v
+    path_at = at + cwd
+    argv_at = path_at + path
     return ExecFailed(
-        v[3],
-        v[5],
-        v[6],
-        v[4],
+        cpu,
+        seq,
+        bt_ns,
+        flags,
         1,
         False,
-        task(v[_HEAD_VALUES:_BODY]),
-        _cwd(v[4], raw[at:path]),
-        -v[_BODY],
-        v[_BODY + 1],
-        raw[path : argv - 1] if v[-3] else b"",
-        raw[argv : argv + v[-2]],
+        task(*who),
+        _cwd(flags, raw[at:path_at]),
+        -error,
+        argc,
+        raw[path_at : argv_at - 1] if path else b"",
+        raw[argv_at : argv_at + argv],
     )
 
 
 def _fork(v: tuple[Any, ...], raw: bytes, at: int) -> Event:
-    cwd = _cwd(v[4], raw[at : at + v[-2]])
-    who = task(v[_HEAD_VALUES:_BODY])
-    start, clone_flags, tgid, tid = v[_BODY:-2]
-    creator = ProcessKey(tgid, start)
-    return Fork(v[3], v[5], v[6], v[4], 1, False, who, cwd, creator, tid, clone_flags)
+    _, _, _, cpu, flags, seq, bt_ns, *who, start, clone, tgid, tid, size, _ = v
+    cwd, creator = _cwd(flags, raw[at : at + size]), ProcessKey(tgid, start)
+    return Fork(cpu, seq, bt_ns, flags, 1, False, task(*who), cwd, creator, tid, clone)
 
 
 def _exit(v: tuple[Any, ...], raw: bytes, at: int) -> Event:
-    cwd = _cwd(v[4], raw[at : at + v[-2]])
-    who = task(v[_HEAD_VALUES:_BODY])
-    return Exit(v[3], v[5], v[6], v[4], 1, False, who, cwd, v[_BODY])
+    _, _, _, cpu, flags, seq, bt_ns, *who, status, _, size, _ = v
+    cwd = _cwd(flags, raw[at : at + size])
+    return Exit(cpu, seq, bt_ns, flags, 1, False, task(*who), cwd, status)
 
 
 def _access(v: tuple[Any, ...], raw: bytes, at: int) -> Access:
@@ -228,9 +248,9 @@ def _access(v: tuple[Any, ...], raw: bytes, at: int) -> Access:
         flags=v[4],
         parts=1,
         backlog=False,
-        task=task(v[_HEAD_VALUES:_BODY]),
+        task=task(*v[_HEAD_VALUES:_BODY]),
         cwd=_cwd(v[4], raw[at : at + v[-4]]),
-        target=task(v[_BODY : _BODY + len(wire.TASK_FIELDS)]),
+        target=task(*v[_BODY : _BODY + len(wire.TASK_FIELDS)]),
         kind=access,
         result=result,
         count=count,

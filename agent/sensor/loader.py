@@ -93,6 +93,9 @@ class Compiler:
             fresh = path.with_suffix(f".{os.getpid()}")
             fresh.write_bytes(msgspec.json.encode(built))
             fresh.rename(path)
+            for other in path.parent.glob("*.json"):
+                if not other.name.startswith(self._key):
+                    other.unlink()  # of another kernel, bcc or version
         return built
 
 

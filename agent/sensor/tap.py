@@ -147,8 +147,21 @@ def snapshot(folder: Path) -> list[Task]:
                 os.close(link)
             size = wire.TASK.size
             whole = len(raw) - len(raw) % size
-            return [task(values) for values in wire.TASK.iter_unpack(raw[:whole])]
+            return [task(*values) for values in wire.TASK.iter_unpack(raw[:whole])]
     return []
+
+
+def unread_records(folder: Path) -> int:
+    """Count what nobody has read of a ring that is about to be replaced."""
+    fd = pins.open_map(folder, "events")
+    ring, count = RingReader(fd), 0
+    try:
+        while records := ring.read().records:
+            count += len(records)
+    finally:
+        ring.close()
+        os.close(fd)
+    return count
 
 
 def decode_checkpoint(raw: Mapping[str, Any]) -> dict[int, Position]:

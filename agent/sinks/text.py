@@ -186,9 +186,16 @@ class Users:
                 members += f',"{name}":{{"id":"{value}"}}'
         return members
 
+    def name(self, context: Context) -> str:
+        """Return the effective user for a person: the name, or the number."""
+        return self._known(context) or str(context.euid)
+
+    def _known(self, context: Context) -> str | None:
+        return self._names.get(context.euid) if context.ns_user == self._host else None
+
     def user(self, context: Context) -> str:
         """Return the object of the effective user: id, and name where it is known."""
-        name = self._names.get(context.euid) if context.ns_user == self._host else None
+        name = self._known(context)
         named = f',"name":{quote(name)}' if name else ""
         return f'{{"id":"{context.euid}"{named}}}'
 

@@ -115,7 +115,7 @@ def _compile(text: str) -> Object:
         headers.write_tree(Path(root))
         os.environ["BCC_KERNEL_SOURCE"] = root
         try:
-            module = Quiet(text=text, cflags=["-Wall", "-Wno-unused-function"])
+            module = Quiet(text=text.encode(), cflags=["-Wall", "-Wno-unused-function"])
         except Exception as error:
             raise LoadError(f"bcc could not compile the probes: {error}") from error
     return _extract(module, bcc.lib)

@@ -92,8 +92,7 @@ def frame(at: Position, bodies: Sequence[bytes]) -> tuple[bytes, Position]:
         if len(body) > MAX_LINE - SUFFIX_BYTES:
             raise ValueError(f"{len(body)} bytes: a line has at most {MAX_LINE}")
         digest = copy()
-        digest.update(previous + sequence.to_bytes(8, "big"))
-        digest.update(body)
+        digest.update(previous + sequence.to_bytes(8, "big") + body)
         previous = digest.digest()
         lines += (body[:-1], _SUFFIX % (sequence, previous.hex().encode()))
         sequence += 1

@@ -27,7 +27,7 @@ from agent.events import (
 )
 from agent.sinks.argv import arguments, caller_facts, environment, facts
 from agent.sinks.text import (
-    RecordIds,
+    Stamps,
     Users,
     capabilities,
     clone_flags,
@@ -95,7 +95,7 @@ class Renderer:
         """Prepare what is the same in all records of this host."""
         self._host = host.namespaces
         self._users = Users(host.namespaces.get("user", 0))
-        self._ids = RecordIds()
+        self._stamps = Stamps()
         self._boot = host.boot_id.replace("-", "")[:12]
         self._common = (
             f'"ecs":{{"version":"{ECS_VERSION}"}},"host":{{"id":{quote(host.machine_id)},'
@@ -147,8 +147,7 @@ class Renderer:
         """
         task, bt_ns = event.task, event.bt_ns
         kept = self._known(task, process, lineage, event.cwd)
-        wall = bt_ns + self._offset
-        moment = rfc3339(wall)
+        moment, identifier = self._stamps(bt_ns + self._offset)
         if type(event) is Access:
             in_event, in_process, in_ir = self._access(event, kept, target)
         else:
@@ -156,7 +155,7 @@ class Renderer:
         odd = _oddities(event) if event.flags or event.backlog else ""
         return (
             f'{{"@timestamp":"{moment}",{self._common},'
-            f'"event":{{"id":"{self._ids(wall)}","sequence":{sequence},'
+            f'"event":{{"id":"{identifier}","sequence":{sequence},'
             f'"kind":"event","category":["process"],{in_event}'
             f'"process":{{{self._numbers(task)},{in_process}{kept.process}}},'
             f'"ir":{{{in_ir}{kept.ir},'
@@ -166,10 +165,10 @@ class Renderer:
 
     def envelope(self, bt_ns: int, sequence: int, body: str) -> bytes:
         """Put around `body`, which begins inside "event", what every record has."""
-        wall = bt_ns + self._offset
+        moment, identifier = self._stamps(bt_ns + self._offset)
         return (
-            f'{{"@timestamp":"{rfc3339(wall)}",{self._common},'
-            f'"event":{{"id":"{self._ids(wall)}","sequence":{sequence},{body}}}'
+            f'{{"@timestamp":"{moment}",{self._common},'
+            f'"event":{{"id":"{identifier}","sequence":{sequence},{body}}}'
         ).encode()
 
     def _numbers(self, task: Task) -> str:

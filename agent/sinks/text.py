@@ -17,6 +17,7 @@ import msgspec
 from agent.events import Context, Executable, Flag
 
 _UNSET = 0xFFFFFFFF
+_SECOND_NS, _MILLISECOND_NS = 1_000_000_000, 1_000_000
 _MINOR_BITS, _MINOR_MASK = 20, (1 << 20) - 1
 NAMESPACES = ("pid", "mnt", "net", "user", "uts", "ipc", "cgroup", "time")
 _CLONE = {
@@ -60,7 +61,7 @@ def _second(second: int) -> str:
 
 def rfc3339(wall_ns: int) -> str:
     """Return `wall_ns` since 1970 in UTC, with nine digits of a second."""
-    second, rest = divmod(wall_ns, 1_000_000_000)
+    second, rest = divmod(wall_ns, _SECOND_NS)
     return f"{_second(second)}.{rest:09d}Z"
 
 
@@ -214,24 +215,31 @@ def _read_names(passwd: Path) -> dict[int, str]:
     return names
 
 
-class RecordIds:
-    """UUIDv7 (RFC 9562): millisecond, a random part per writer, and a counter."""
+class Stamps:
+    """The time and the id of each record, which share most of their text.
+
+    An id is a UUIDv7 (RFC 9562): millisecond, a random part per writer, a counter; ids
+    of one writer are in order within a millisecond.
+    """
 
     def __init__(self) -> None:
         """Draw the random part."""
         self._counter = secrets.randbits(47)
-        self._random = (
-            f"-7{secrets.randbits(12):03x}-{0x8000 | secrets.randbits(14):04x}-"
-        )
-        self._millisecond = -1
-        self._prefix = ""
+        high, low = secrets.randbits(12), 0x8000 | secrets.randbits(14)
+        self._random = f"-7{high:03x}-{low:04x}-"
+        self._second_ns = self._millisecond = -1
+        self._text = self._prefix = ""
 
-    def __call__(self, wall_ns: int) -> str:
-        """Return the next id; ids of one writer are in order within a millisecond."""
-        millisecond = wall_ns // 1_000_000
-        if millisecond != self._millisecond:
-            self._millisecond = millisecond
-            head = f"{millisecond:012x}"
+    def __call__(self, wall_ns: int) -> tuple[str, str]:
+        """Return `wall_ns` since 1970 as RFC 3339 text, and a new id."""
+        rest = wall_ns - self._second_ns
+        if not 0 <= rest < _SECOND_NS or self._second_ns < 0:
+            second, rest = divmod(wall_ns, _SECOND_NS)
+            self._second_ns, self._millisecond = wall_ns - rest, -1
+            self._text = _second(second)
+        if rest // _MILLISECOND_NS != self._millisecond:
+            self._millisecond = rest // _MILLISECOND_NS
+            head = f"{wall_ns // _MILLISECOND_NS:012x}"
             self._prefix = f"{head[:8]}-{head[8:]}{self._random}"
         self._counter += 1
-        return f"{self._prefix}{self._counter:012x}"
+        return f"{self._text}.{rest:09d}Z", f"{self._prefix}{self._counter:012x}"

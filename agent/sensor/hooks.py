@@ -20,6 +20,11 @@ class How(StrEnum):
     ITERATOR = "iterator"
 
 
+def pin_name(program: str, target: str) -> str:
+    """Name the link of a program at a target; bpffs allows no dots."""
+    return f"{program}__{target.partition(' ')[0]}".replace(":", "_")
+
+
 class Hook(NamedTuple):
     """One program at one place in the kernel; `target` is the kernel's name for it."""
 
@@ -34,8 +39,8 @@ class Hook(NamedTuple):
 
     @property
     def pin(self) -> str:
-        """Name of the link in the pin folder; bpffs allows no dots."""
-        return f"{self.program}__{self.tracepoint}".replace(":", "_")
+        """Name of the link in the pin folder."""
+        return pin_name(self.program, self.target)
 
 
 class Rung(NamedTuple):

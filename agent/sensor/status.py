@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from agent.sensor import pins
-from agent.sensor.hooks import SENSES, HookState
+from agent.sensor.hooks import SENSES, HookState, Sense, pin_name
 
 _FILE = "hooks.json"
 
@@ -29,26 +29,33 @@ def forget(runtime: Path) -> None:
 
 
 def current(runtime: Path, folder: Path) -> list[HookState]:
-    """Return every hook of the table: as the loader left it, if its link is pinned."""
+    """Return the hooks of every sense: as the loader left them, if still pinned."""
     pinned = set(pins.links(folder))
-    kept = {(one.program, one.target): one for one in _kept(runtime)}
+    tried: dict[str, list[HookState]] = {}
+    for state in _kept(runtime):
+        tried.setdefault(state.sense, []).append(state)
     states = []
     for sense in SENSES:
-        for rung in sense.rungs:
-            for hook in rung.hooks:
-                known = kept.get((hook.program, hook.target))
-                if known is None or (known.attached and hook.pin not in pinned):
-                    why = "not loaded" if known is None else "its link is gone"
-                    known = HookState(
-                        sense.name,
-                        rung.name,
-                        hook.program,
-                        hook.target,
-                        False,
-                        reason=why,
-                    )
-                states.append(known)
+        for known in tried.get(sense.name) or _never_loaded(sense):
+            if known.attached and pin_name(known.program, known.target) not in pinned:
+                gone = {
+                    "attached": False,
+                    "proven": False,
+                    "reason": "its link is gone",
+                }
+                known = msgspec.structs.replace(known, **gone)  # noqa: PLW2901
+            states.append(known)
     return states
+
+
+def _never_loaded(sense: Sense) -> list[HookState]:
+    best = sense.rungs[0]
+    return [
+        HookState(
+            sense.name, best.name, one.program, one.target, False, reason="not loaded"
+        )
+        for one in best.hooks
+    ]
 
 
 def _kept(runtime: Path) -> list[HookState]:

@@ -314,6 +314,16 @@ class Agent:
         until(self._is_ready, "`ready` on the agent's stderr")
         return self
 
+    def use_state(self, folder: Path) -> None:
+        """Keep state in `folder`; before the daemon is started."""
+        self.state = folder
+        self._segments = Segments(folder / "records")
+        self._fences = Segments(folder / "records")
+
+    def wait_for_log(self, word: str) -> None:
+        """Return when the daemon has said this on its stderr."""
+        until(lambda: word.encode() in self._log.read_bytes(), f"{word} on stderr")
+
     def _is_ready(self) -> bool:
         log = self._log.read_bytes()
         assert self.process is not None

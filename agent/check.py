@@ -21,7 +21,7 @@ from agent.sinks.scan import Follower
 from agent.sinks.text import safe
 from agent.sinks.verify import Report, verify
 
-_UNKNOWN = 3
+_DAMAGED, _UNKNOWN = 2, 3
 _FOLLOW_S = 0.2
 
 
@@ -74,18 +74,19 @@ def _parser() -> argparse.ArgumentParser:
 def _records(options: argparse.Namespace) -> int:
     directory = Path(options.state) / "records"
     wanted = [_condition(text) for text in options.where]
+    damage: list[str] = []
     try:
-        for body in _bodies(directory, follow=options.follow):
+        for body in _bodies(directory, damage, follow=options.follow):
             record = msgspec.json.decode(body)
             if all(_matches(record, path, value) for path, value in wanted):
                 print(body.decode() if options.json else _line(record), flush=True)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return 0
+    return _DAMAGED if damage else 0
 
 
-def _bodies(directory: Path, *, follow: bool) -> Iterator[bytes]:
-    """Yield every verified record; damage is said on standard error and passed by."""
+def _bodies(directory: Path, damage: list[str], *, follow: bool) -> Iterator[bytes]:
+    """Yield every verified record; damage is told, noted and passed by."""
     if not directory.is_dir():
         raise UsageError(f"{directory}: there are no records here")
     log = Follower(directory)
@@ -94,6 +95,7 @@ def _bodies(directory: Path, *, follow: bool) -> Iterator[bytes]:
             for _sequence, body in log.poll():
                 yield body
         except CorruptError as error:
+            damage.append(str(error))
             print(f"ir-check: {error}", file=sys.stderr)
             continue
         if not follow:
@@ -145,7 +147,7 @@ def _verify(options: argparse.Namespace) -> int:
     else:
         print(_verdict(report))
     if report.faults:
-        return 2
+        return _DAMAGED
     return _UNKNOWN if report.ends_at is None else 0
 
 

@@ -22,8 +22,8 @@ _FOLDERS = ("state", "runtime", "pins")
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code."""
-    _log_to_stderr()
     options = _parser().parse_args(argv)
+    _log_to_stderr(as_json=options.json)
     try:
         config = _config(options)
         code: int = options.command(config, options)
@@ -69,7 +69,7 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
     for folder in _FOLDERS:
         parser.add_argument(f"--{folder}", help=f"the {folder} folder")
     parser.add_argument("--ring-bytes", type=int, help="size of the ring buffer")
-    parser.add_argument("--json", action="store_true", help="one JSON document")
+    parser.add_argument("--json", action="store_true", help="output as JSON")
 
 
 def _config(options: argparse.Namespace) -> Config:
@@ -84,12 +84,13 @@ def _config(options: argparse.Namespace) -> Config:
     return check(values, Path("command line"))
 
 
-def _log_to_stderr() -> None:
+def _log_to_stderr(*, as_json: bool) -> None:
+    lines: Any = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty()),
+            structlog.processors.JSONRenderer() if as_json else lines,
         ],
         logger_factory=structlog.PrintLoggerFactory(file=sys.stderr),
     )

@@ -197,7 +197,7 @@ class Daemon:
         self._pipeline.settle()
         self._heartbeat(clock.boot_ns())
         self._pipeline.tell("agent-stop", {"agent": self._about()}, clock.boot_ns())
-        self._pipeline.step()
+        self._pipeline.flush()
         log.info("stopped", events=self._pipeline.events, lost=self._pipeline.lost)
 
     @contextmanager

@@ -59,12 +59,12 @@ class Pipeline:
 
     def step(self) -> bool:
         """Poll, apply, record, commit; False when there was nothing to do."""
-        if self._bodies and not self._write():
+        if self._bodies and not self.flush():
             time.sleep(RETRY_S)
             return False
         polled = self.tap.poll()
         self._record(polled)
-        if self._write():
+        if self.flush():
             self.tap.commit()
         return polled.more
 
@@ -72,7 +72,7 @@ class Pipeline:
         """Once a second: record what the ring alone would never bring up."""
         if not self._bodies:
             self._record(self.tap.settle())
-            if self._write():
+            if self.flush():
                 self.tap.commit()
 
     def _record(self, polled: Polled) -> None:
@@ -114,7 +114,7 @@ class Pipeline:
     def _next(self) -> int:
         return self.log.next_sequence + len(self._bodies)
 
-    def _write(self) -> bool:
+    def flush(self) -> bool:
         """Write what is waiting; False when the disk refuses, nothing is dropped."""
         if self._bodies:
             try:

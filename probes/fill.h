@@ -311,7 +311,9 @@ static __always_inline u64 put_cwd(char *data, u64 off, u64 max, struct task_str
 	struct fs_struct *fs = 0;
 
 	PROBE(fs, t, fs);
-	if (!fs)
+	if (!fs) { /* not the same as "/", which has no names either */
+		*flags |= IR_F_CWD_CUT;
 		return off;
+	}
 	return put_path(data, off, max, &fs->pwd, flags, IR_F_CWD_CUT);
 }

@@ -78,7 +78,8 @@ def decode_folded(raw: bytes) -> tuple[Access, int]:
     """
     _, sent = wire.FOLD.unpack_from(raw)
     values = wire.ACCESS.unpack_from(raw, wire.FOLD.size)
-    return _access((*values[:-4], 0, 0, 0, 0), b"", 0), sent
+    event = _access((*values[:-4], 0, 0, 0, 0), b"", 0)
+    return msgspec.structs.replace(event, cwd=b""), sent  # not kept in the map
 
 
 @lru_cache(maxsize=1024)

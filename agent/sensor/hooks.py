@@ -44,11 +44,11 @@ class Hook(NamedTuple):
 
 
 class Rung(NamedTuple):
-    """Hooks that give a sense together; `lost` is what this rung does not see."""
+    """Hooks that give a sense together; `unseen` is what this rung does not see."""
 
     name: str
     hooks: tuple[Hook, ...]
-    lost: str = ""
+    unseen: str = ""
 
 
 class Sense(NamedTuple):
@@ -59,7 +59,10 @@ class Sense(NamedTuple):
 
 
 class HookState(msgspec.Struct, frozen=True):
-    """What became of one hook; `reason` says why it was refused, in one line."""
+    """What became of one hook; `reason` says why it was refused, in one line.
+
+    `unseen` is what its rung does not see even when it works.
+    """
 
     sense: str
     rung: str
@@ -68,6 +71,7 @@ class HookState(msgspec.Struct, frozen=True):
     attached: bool
     proven: bool = False
     reason: str = ""
+    unseen: str = ""
 
 
 def _tracepoint(program: str, target: str) -> tuple[Rung, ...]:

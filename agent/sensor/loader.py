@@ -240,7 +240,13 @@ class Loading:
 
 def _state(sense: Sense, rung: Rung, hook: Hook, reason: str = "") -> HookState:
     return HookState(
-        sense.name, rung.name, hook.program, hook.target, not reason, reason=reason
+        sense.name,
+        rung.name,
+        hook.program,
+        hook.target,
+        not reason,
+        reason=reason,
+        unseen=rung.unseen,
     )
 
 

@@ -79,10 +79,13 @@ def render(states: list[HookState], *, as_json: bool) -> str:
     rows = [("SENSE", "HOOK", "STATE", "WHY")]
     rows += [(one.sense, one.target, _word(one), one.reason) for one in states]
     widths = [max(len(row[i]) for row in rows) for i in range(3)]
-    return "\n".join(
+    lines = [
         "  ".join([*(row[i].ljust(widths[i]) for i in range(3)), row[3]]).rstrip()
         for row in rows
-    )
+    ]
+    unseen = {one.sense: one.unseen for one in states if one.attached and one.unseen}
+    lines += [f"not seen by {sense}: {what}" for sense, what in unseen.items()]
+    return "\n".join(lines)
 
 
 def _word(state: HookState) -> str:

@@ -5,7 +5,7 @@ compact JSON object in ECS 9.4, own fields under `ir`; docs/records.md explains 
 No byte of the kernel reaches the text unescaped.
 
 Most of a record's text is the same for all events of one program, user and place. It is
-made once and kept, so that a record costs two microseconds and not ten.
+made once and kept, so that a record costs a few microseconds and not twenty.
 """
 
 import errno

@@ -1,0 +1,453 @@
+"""The documents say what the program does.
+
+In: README, the changelog, everything in docs/ and deploy/agent.yaml. Out: their
+commands are run, their lists and links are held against the code. Commands that need
+root run with folders and pins of the test's own, whatever folders the example names.
+"""
+
+import json
+import os
+import re
+import shutil
+import subprocess  # noqa: TID251 - runs the commands of the documents
+import sys
+from argparse import ArgumentParser, _SubParsersAction
+from collections.abc import Iterator
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import pytest
+
+from agent import check, control, errors
+from agent.config import Config, read_config
+from agent.events import AccessKind, ChainEnd, Flag, Lineage, Loss
+from agent.sinks import own
+from agent.sinks.record import ClockMap, Host, Renderer, action
+from agent.sinks.segment import SegmentWriter
+from agent.sinks.text import NAMESPACES
+from tests.builders import (
+    HOST_USER_NS,
+    a_failed_exec,
+    a_fork,
+    a_key,
+    a_process,
+    a_task,
+    an_access,
+    an_exec,
+    an_exit,
+    an_image,
+)
+
+ROOT = Path(__file__).parents[1]
+README = ROOT / "README.md"
+RECORDS = ROOT / "docs/records.md"
+MANUALS = {"ir-agent": control, "ir-check": check}
+PAGES = sorted(
+    [
+        README,
+        ROOT / "CHANGELOG.md",
+        ROOT / "rules/README.md",
+        *ROOT.glob("docs/**/*.md"),
+    ]
+)
+CONSOLES = [README, RECORDS, *(ROOT / f"docs/man/{name}.8.md" for name in MANUALS)]
+PINS = Path(f"/sys/fs/bpf/ir-agent-docs-{os.getpid()}")
+MOST_README_LINES = 150
+# Members whose keys are values: kinds, CPUs, programs, configuration keys.
+OPEN = ("kinds", "positions", "accounted", "config", "host_namespaces")
+
+needs_root = [
+    pytest.mark.kernel,
+    pytest.mark.skipif(os.geteuid() != 0, reason="loads probes"),
+]
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    """The fenced blocks of a page in this language."""
+    return re.findall(rf"(?ms)^```{language}\n(.*?)^```$", page.read_text())
+
+
+def section(page: Path, heading: str) -> str:
+    """The text below a heading, up to the next one of any level."""
+    found = re.search(rf"(?ms)^#+ {heading}\n(.*?)(?=^#|\Z)", page.read_text())
+    assert found, f"{page.name} has no section {heading}"
+    return found[1]
+
+
+def manual(program: str) -> Path:
+    return ROOT / f"docs/man/{program}.8.md"
+
+
+# The commands of the documents
+
+
+class Command(NamedTuple):
+    """One command of a document, and the lines it is said to print."""
+
+    text: str
+    output: list[str]
+
+
+def commands(block: str) -> list[Command]:
+    found: list[Command] = []
+    for line in block.splitlines():
+        if line.startswith("$ "):
+            found.append(Command(line[2:], []))
+        else:
+            assert found, f"output before the first command: {line}"
+            found[-1].output.append(line)
+    return found
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A PATH on which the two commands use folders and pins of this test."""
+    place = tmp_path_factory.mktemp("docs")
+    folders = f"--state {place}/state"
+    both = f"{folders} --runtime {place}/run --pins {PINS}"
+    for program, given in (("ir-agent", both), ("ir-check", folders)):
+        code = f"import sys; from {MANUALS[program].__name__} import main"
+        script = f'exec {sys.executable} -c "{code}; sys.exit(main())" "$@" {given}\n'
+        (place / program).write_text(f"#!/bin/sh\n{script}")
+        (place / program).chmod(0o755)
+    yield f"{place}:{os.environ['PATH']}"
+    if PINS.exists():
+        subprocess.run([place / "ir-agent", "unload"], check=True, stdout=-3)
+
+
+def run(block: list[Command], path: str) -> list[tuple[int, str]]:
+    """Run commands in one shell; exit status and output of each."""
+    script = "".join(f'{one.text}\nprintf "\\n=%s=\\n" $?\n' for one in block)
+    done = subprocess.run(
+        ["/bin/bash"],
+        input=f"exec 2>&1\n{script}",
+        env=os.environ | {"PATH": path, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        check=False,
+    )
+    *parts, rest = re.split(r"\n=(\d+)=\n", done.stdout)
+    assert not rest
+    return [
+        (int(code), said) for said, code in zip(parts[::2], parts[1::2], strict=True)
+    ]
+
+
+def shape(text: str) -> list[str]:
+    """Output without what differs from run to run: hashes, numbers, the pins."""
+    text = re.sub(r"/sys/fs/bpf/\S+", "PINS", text)
+    text = re.sub(r"\b[0-9a-f]{64}\b", "HASH", text)
+    # one line a hook; whether this kernel has it is for other tests to say
+    text = re.sub(r"(?m)^(\w.* {2}(?:syscalls:|sched_|bpf_)\w+).*", r"\1", text)
+    return [re.sub(r"\d+", "N", line).rstrip() for line in text.strip().splitlines()]
+
+
+BLOCKS = [
+    pytest.param(found, id=f"{page.name}-{number}", marks=needs_root)
+    for page in CONSOLES
+    for number, block in enumerate(blocks(page, "console"))
+    if (found := commands(block.replace(".venv/bin/", "")))[0].text[:5] != "make "
+]
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+def test_the_commands_of_the_documents_do_what_they_are_shown_to_do(
+    block: list[Command], path: str
+) -> None:
+    if any("ps " in one.text for one in block) and not shutil.which("ps"):
+        pytest.skip("no ps on this machine")
+    for one, (code, said) in zip(block, run(block, path), strict=True):
+        if one.text.startswith(("ir-", "make")):
+            assert code == 0, f"{one.text}: {said}"
+        if one.output:
+            assert shape(said) == shape("\n".join(one.output)), one.text
+
+
+@pytest.mark.parametrize("page", CONSOLES, ids=lambda page: page.name)
+def test_make_is_asked_only_for_targets_it_has(page: Path) -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    targets = set(re.findall(r"(?m)^([a-z]+):", makefile))
+    for block in blocks(page, "console"):
+        for one in commands(block):
+            if one.text.startswith("make "):
+                assert set(one.text.split()[1:]) <= targets
+
+
+@pytest.mark.kernel
+@needs_root[1]
+def test_the_record_of_the_readme_is_what_the_agent_records(path: str) -> None:
+    [block] = blocks(README, "json")
+    shown = json.loads(block)
+    words = " ".join(f"'{word}'" for word in shown["process"]["args"])
+    script = f"ir-agent load; {words}; ir-agent run --for 1; ir-check records --json"
+    *_, (_, said) = run([Command(script, [])], path)
+    records = [json.loads(line) for line in said.splitlines() if line[0] == "{"]
+    args = shown["process"]["args"]
+    [real] = [one for one in records if one.get("process", {}).get("args") == args][-1:]
+    assert real["ir"]["argv"] == shown["ir"]["argv"]
+    assert real["event"]["action"] == shown["event"]["action"]
+    assert real["process"]["executable"] == shown["process"]["executable"]
+    assert paths(shown) <= paths(real)
+
+
+# What the documents list
+
+
+def options(program: str) -> dict[str, set[str]]:
+    """The options of each command of a program."""
+    parser: ArgumentParser = MANUALS[program]._parser()
+    [of] = [one for one in parser._actions if isinstance(one, _SubParsersAction)]
+    return {
+        name: {text for one in command._actions for text in one.option_strings}
+        for name, command in of.choices.items()
+    }
+
+
+def listed(text: str) -> set[str]:
+    """What a definition list of a manual page defines."""
+    terms = re.findall(r"(?m)^(\*\*.*)\n:", text.replace("\\", ""))
+    return {name for term in terms for name in re.findall(r"\*\*([\w-]+)\*\*", term)}
+
+
+@pytest.mark.parametrize("program", MANUALS)
+def test_a_manual_page_lists_every_command(program: str) -> None:
+    assert listed(section(manual(program), "COMMANDS")) == set(options(program))
+
+
+@pytest.mark.parametrize("program", MANUALS)
+def test_a_manual_page_lists_every_option_of_every_command(program: str) -> None:
+    have = options(program)
+    common = set.intersection(*have.values())
+    assert listed(section(manual(program), "Of every command")) == common
+    for name, own_and_common in have.items():
+        if more := own_and_common - common:
+            assert listed(section(manual(program), f"Of {name}")) == more
+
+
+def codes(program: str) -> set[int]:
+    table = section(manual(program), "EXIT STATUS")
+    return {int(code) for code in re.findall(r"(?m)^\| (\d+) \|", table)}
+
+
+def raised() -> set[int]:
+    kinds = vars(errors).values()
+    return {kind.exit_code for kind in kinds if isinstance(kind, type)}
+
+
+def test_the_exit_codes_of_ir_agent_are_those_of_its_errors() -> None:
+    assert codes("ir-agent") == raised() | {0, 1}
+
+
+def test_the_exit_codes_of_ir_check_are_known_ones() -> None:
+    assert codes("ir-check") == {0, errors.AgentError.exit_code, 3, 64}
+    assert codes("ir-check") - {0, 3} <= raised()
+
+
+@pytest.mark.parametrize("program", MANUALS)
+def test_a_manual_page_has_the_sections_of_one(program: str) -> None:
+    headings = re.findall(r"(?m)^# (.*)$", manual(program).read_text())
+    wanted = ["NAME", "SYNOPSIS", "DESCRIPTION", "OPTIONS"]
+    wanted += ["EXIT STATUS", "FILES", "CAVEATS"]
+    assert [one for one in headings if one in wanted] == wanted
+
+
+def test_the_configuration_shown_is_the_default_with_every_key(tmp_path: Path) -> None:
+    shown = shutil.copy(ROOT / "deploy/agent.yaml", tmp_path / "agent.yaml")
+    shown.chmod(0o600)  # a checkout may be writable for a group
+    assert read_config(shown) == Config()
+    lines = shown.read_text().splitlines()
+    explained = [
+        line.partition(":")[0]
+        for before, line in pairwise(lines)
+        if before.startswith("# ") and re.match(r"\w+: ", line)
+    ]
+    assert explained == list(Config.__struct_fields__)
+
+
+def test_the_readme_is_short() -> None:
+    assert len(README.read_text().splitlines()) <= MOST_README_LINES
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_into_this_repository_leads_somewhere(page: Path) -> None:
+    links = re.findall(r"\]\(([^)#]+)", page.read_text())
+    for link in links:
+        assert ":" in link or (page.parent / link).exists(), link
+
+
+def test_every_decision_that_the_code_refers_to_exists() -> None:
+    for source in (*ROOT.glob("agent/**/*.py"), *ROOT.glob("probes/*")):
+        for name in re.findall(r"docs/[\w/.-]+\.md", source.read_text()):
+            assert (ROOT / name).exists(), f"{source}: {name}"
+
+
+# docs/records.md
+
+
+def paths(value: Any, at: str = "") -> set[str]:
+    """The dotted names of all values; an open key is *, elements of a list are []."""
+    if isinstance(value, dict) and value:
+        known = at.rpartition(".")[2] not in OPEN
+        return {
+            path
+            for key, inner in value.items()
+            for path in paths(inner, f"{at}.{key if known else '*'}".lstrip("."))
+        }
+    if isinstance(value, list) and value and isinstance(value[0], dict):
+        return {path for inner in value for path in paths(inner, f"{at}[]")}
+    return set() if value in ({}, []) else {at}
+
+
+@cache
+def documented() -> set[str]:
+    cell = r"@\w+|[\w*\[\]]+(?:\.[\w*\[\]]+)+"
+    return set(re.findall(rf"(?m)^\| `({cell})` \|", RECORDS.read_text()))
+
+
+@cache
+def known() -> set[str]:
+    """Names a record may have; a list of plain values is a name without []."""
+    return {name.removesuffix("[]") for name in documented()} | {"_c"}
+
+
+def undocumented(record: Any) -> set[str]:
+    """Names that are missing."""
+    return paths(record) - known()
+
+
+KEY, CREATOR = a_key(1000), a_key(900)
+STRANGE = an_image(
+    b"x",
+    euid=1,
+    suid=2,
+    gid=3,
+    sgid=4,
+    loginuid=9,
+    sessionid=1,
+    **{f"ns_{name}": 5 for name in NAMESPACES if name != "user"},
+    ns_level=1,
+    cap_inheritable=1,
+    cap_ambient=1,
+)
+UNNAMED = a_task(image=an_image(b"x", ns_user=5))
+TRACED = a_task(1000, real_parent=CREATOR, image=STRANGE, ptrace=1, parent=a_key(77))
+EVERY_FLAG = sum(Flag)
+EVENTS = [
+    an_exec(
+        b"\xff",
+        task=TRACED,
+        flags=EVERY_FLAG,
+        backlog=True,
+        interpreter=b"/bin/sh",
+        environment=(b"RANK=1",),
+    ),
+    a_failed_exec(b"\xff", flags=EVERY_FLAG),
+    a_fork(task=UNNAMED, clone_flags=0x100),
+    an_exit(),
+    an_exit(status=6),
+    an_access(
+        kind=AccessKind.MEM_OPEN,
+        result=-13,
+        path=b"/proc/1/mem",
+        target=a_task(2000, real_parent=CREATOR, image=STRANGE),
+    ),
+]
+
+
+@pytest.fixture
+def renderer() -> Renderer:
+    host = Host(
+        "id", "name", "boot-id", "0.1.0", dict.fromkeys(NAMESPACES, HOST_USER_NS)
+    )
+    return Renderer(host, ClockMap(1, "synchronised", 2, 3))
+
+
+@pytest.fixture
+def rendered(renderer: Renderer) -> list[Any]:
+    """Records of all kinds of events that have every member a record can have."""
+    parent = a_process(CREATOR)
+    line = Lineage((parent,), ChainEnd.ROOT)
+    process, target = a_process(KEY), (a_process(a_key(2000)), line)
+    return [
+        json.loads(renderer.render(event, process, line, 1, target)) for event in EVENTS
+    ]
+
+
+def test_every_field_of_an_event_is_documented(rendered: list[Any]) -> None:
+    for record in rendered:
+        assert undocumented(record) == set()
+
+
+def test_every_documented_field_of_an_event_exists(rendered: list[Any]) -> None:
+    real = set().union(*map(paths, rendered))
+    about_the_agent = ("loss", "positions", "heartbeat", "agent", "gap", "recovered")
+    about_the_agent += ("segment",)
+    stated = {
+        name
+        for name in documented()
+        if not name.startswith(tuple(f"ir.{part}." for part in about_the_agent))
+    }
+    assert stated - real == set()
+
+
+def test_every_field_of_a_loss_is_documented(renderer: Renderer) -> None:
+    position = {"seq": 1, "bt_ns": 1, "accounted": {"exec": 1}, "balance": 0}
+    body = own.loss(Loss("ring full", {"exec": 1}, 1, 2, (0,)), 0, {"0": position})
+    record = json.loads(renderer.envelope(2, 1, body))
+    assert undocumented(record) == set()
+    assert {name for name in documented() if ".loss." in name} <= {
+        name.replace("cpus", "cpus[]") for name in paths(record)
+    }
+
+
+@pytest.mark.parametrize("number", range(5))
+def test_the_examples_are_records_with_documented_fields(number: int) -> None:
+    record = json.loads(blocks(RECORDS, "json")[number])
+    assert record["event"]["sequence"]
+    assert undocumented(record) == set()
+
+
+@pytest.mark.kernel
+@needs_root[1]
+def test_every_field_that_a_real_run_writes_is_documented(path: str) -> None:
+    script = (
+        "ir-agent run --for 1; cat $(dirname $(command -v ir-agent))/state/records/*l"
+    )
+    [(_, said)] = run([Command(script, [])], path)
+    records = [json.loads(line) for line in said.splitlines() if line[0] == "{"]
+    seen = {record["event"]["action"] for record in records if "event" in record}
+    assert {"agent-start", "heartbeat", "agent-stop", "exec"} <= seen
+    written = set().union(*map(paths, records))
+    assert written - known() == set()
+    assert {name for name in documented() if ".heartbeat." in name} <= written
+
+
+def test_every_action_and_flag_is_documented() -> None:
+    text = RECORDS.read_text()
+    for kind in AccessKind:
+        assert f"`{action(kind)}`" in text
+    for flag in Flag:
+        assert f"| `{flag.name.lower()}` |" in text
+
+
+def test_the_verifier_of_the_page_agrees_with_ours(tmp_path: Path) -> None:
+    [code] = blocks(RECORDS, "python")
+    scope: dict[str, Any] = {}
+    exec(compile(code, str(RECORDS), "exec"), scope)
+    folder = tmp_path / "records"
+    bodies = [msgspec.json.encode({"n": n}) for n in range(100)]
+    with SegmentWriter.open(folder, dict, 1000) as log:
+        for body in bodies:
+            log.append([body])
+    names = sorted(folder.glob("*.jsonl"))
+    assert len(names) > 1
+    assert scope["first_broken_line"](folder) is None
+    data = bytearray(names[1].read_bytes())
+    at = data.index(b"\n") + 6
+    data[at] ^= 1
+    names[1].write_bytes(data)
+    assert scope["first_broken_line"](folder) == (names[1].name, 2)

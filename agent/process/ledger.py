@@ -6,6 +6,7 @@ number of entries is bounded, a tgid that is used again opens a new entry, and a
 about a process that was never met makes an entry instead of a guess.
 """
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
@@ -36,8 +37,9 @@ class Ledger:
         self._entries: dict[ProcessKey, Process] = {}
         self._by_tgid: dict[int, ProcessKey] = {}
         # the dead, oldest first: those with children in the table, and the leaves
-        self._ancestors: dict[ProcessKey, None] = {}
-        self._leaves: dict[ProcessKey, None] = {}
+        # (OrderedDict: the first key of a dict that others were deleted from is slow)
+        self._ancestors: OrderedDict[ProcessKey, None] = OrderedDict()
+        self._leaves: OrderedDict[ProcessKey, None] = OrderedDict()
         self._rules: dict[type, Callable[[Any], Process]] = {
             Exec: self._exec,
             Fork: self._fork,

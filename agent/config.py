@@ -4,6 +4,7 @@ In: a YAML file. Out: Config. An unknown key, a wrong type or a file that others
 write is a UsageError that names the line; nothing is ignored and nothing is guessed.
 """
 
+import math
 import os
 import stat
 from pathlib import Path
@@ -18,7 +19,7 @@ DEFAULT_PATH = Path("/etc/ir-agent/agent.yaml")
 
 
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Everything an operator may set; folders, and sizes in bytes."""
+    """Everything an operator may set; folders, sizes in bytes, nice as nice(2)."""
 
     state: str = "/var/lib/ir-agent"
     runtime: str = "/run/ir-agent"
@@ -27,6 +28,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     segment_bytes: int = 64 << 20
     processes: int = 65536
     heartbeat_seconds: float = 10.0
+    nice: int = -10
 
     @property
     def records(self) -> Path:
@@ -61,9 +63,27 @@ def _require_safe(path: Path, about: os.stat_result) -> None:
         raise UsageError(f"{path}: belongs to uid {about.st_uid}, not to root")
 
 
+class _Loader(yaml.SafeLoader):
+    """A safe loader that refuses a key that is there twice; the last would win."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> Any:
+        """Build a mapping; MarkedYAMLError at the second of two equal keys."""
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                continue
+            if key.value in seen:
+                raise yaml.MarkedYAMLError(
+                    problem=f"{key.value!r} stands here a second time",
+                    problem_mark=key.start_mark,
+                )
+            seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
 def _parse(path: Path, source: bytes) -> dict[str, Any]:
     try:
-        values = yaml.safe_load(source)
+        values = yaml.load(source, _Loader)  # noqa: S506, TID251 - a safe loader
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 0
         raise UsageError(f"{path}:{line}: {error.problem}") from error
@@ -98,7 +118,7 @@ def _check_sizes(config: Config, path: Path, source: bytes) -> None:
         where = _where(path, source, "ring_bytes")
         raise UsageError(f"{where}: ring_bytes must be a power of two of whole pages")
     for key in ("segment_bytes", "processes", "heartbeat_seconds"):
-        if getattr(config, key) <= 0:
+        if not 0 < getattr(config, key) < math.inf:
             raise UsageError(f"{_where(path, source, key)}: {key} must be above 0")
 
 

@@ -64,6 +64,8 @@ class Daemon:
         """Run until SIGTERM, SIGINT, or for that long. The pins stay behind."""
         with ExitStack() as stack:
             self._build(stack)
+            # a storm of processes must not starve the one that records it
+            os.setpriority(os.PRIO_PROCESS, 0, self._config.nice)
             pipeline, started = self._pipeline, clock.boot_ns()
             until = started + int(seconds * 1e9) if seconds else None
             stack.enter_context(self._signals(pipeline.tap))

@@ -256,6 +256,7 @@ class Process(msgspec.Struct, gc=False):
     status: int = 0
     children: int = 0
     revision: int = 0
+    forebear: bool = False
 
 
 class ChainEnd(StrEnum):

@@ -63,16 +63,19 @@ class Resume:
     def line(self, _sequence: int, body: bytes) -> None:
         """Take in one verified line (SegmentWriter's `replay`)."""
         try:
-            record = _decode(body)
+            self._take(_decode(body))
         except (msgspec.DecodeError, ValueError):
             return
+
+    def _take(self, record: _Record) -> None:
         self.last_record = record.timestamp or self.last_record
         ir = record.ir
         if ir is None:
             return
         if ir.segment:
+            positions = decode_checkpoint(ir.segment.positions)
             self.boot_id, self.load_id = ir.segment.boot_id, ir.segment.load_id
-            self.positions = decode_checkpoint(ir.segment.positions)
+            self.positions = positions
         if ir.agent and ir.agent.load_id != self.load_id:
             self.load_id, self.positions = ir.agent.load_id, {}
         if ir.positions:
@@ -86,6 +89,7 @@ class Resume:
         position = self.positions.setdefault(kernel.cpu, Position())
         last = kernel.seq + kernel.parts - 1
         if last > position.seq:
+            position.balance += kernel.seq - position.seq - 1
             position.seq, position.bt_ns = last, bt_ns
 
     @property

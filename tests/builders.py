@@ -90,9 +90,9 @@ def plain(value: Any) -> Any:
 
 
 def an_image(comm: bytes = b"bash", **changes: Any) -> Image:
-    """An image; `changes` are of its executable, or of its context."""
-    own = Executable.__struct_fields__
-    file = {name: changes.pop(name) for name in own if name in changes}
+    """An image; `changes` are of its executable, or of its context (`uid` is)."""
+    own = set(Executable.__struct_fields__) - {"uid"}
+    file = {name: changes.pop(name) for name in own & set(changes)}
     return Image(
         comm,
         msgspec.structs.replace(EXECUTABLE, **file),

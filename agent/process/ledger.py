@@ -40,6 +40,8 @@ class Ledger:
         # (OrderedDict: the first key of a dict that others were deleted from is slow)
         self._ancestors: OrderedDict[ProcessKey, None] = OrderedDict()
         self._leaves: OrderedDict[ProcessKey, None] = OrderedDict()
+        # parents that are not in the table, and how many entries are their children
+        self._awaited: dict[ProcessKey, int] = {}
         self._rules: dict[type, Callable[[Any], Process]] = {
             Exec: self._exec,
             Fork: self._fork,
@@ -47,6 +49,8 @@ class Ledger:
             ExecFailed: self._exec_failed,
             Access: self._access,
         }
+        self.missing: set[ProcessKey] = set()
+        """Keys that were asked for in vain since `kinship` changed."""
         self.kinship = 0
         """Changes whenever an answer about ancestors may have changed."""
         self.evicted_living = 0
@@ -92,7 +96,7 @@ class Ledger:
         entry.uid = event.task.image.context.euid
         entry.exec_ns = event.bt_ns
         entry.revision += 1
-        if entry.children:
+        if entry.forebear:
             self.kinship += 1
         return entry
 
@@ -134,14 +138,28 @@ class Ledger:
             cgroup_id=task.image.context.cgroup_id,
         )
         self._entries[key] = entry
+        entry.children = self._awaited.pop(key, 0)
+        entry.forebear = entry.children > 0
+        if key in self.missing:
+            self.kinship += 1
+        self._adopt(entry)
         if before is None or before.key.start_ns <= key.start_ns:
             self._by_tgid[key.tgid] = key
-        if parent := self._entries.get(entry.real_parent):
-            parent.children += 1
-            if self._leaves.pop(parent.key, key) is None:
-                self._ancestors[parent.key] = None
+        else:
+            self._end(entry, before.key.start_ns)  # a late word of who had the pid
         self._trim()
         return entry
+
+    def _adopt(self, entry: Process) -> None:
+        parent = self._entries.get(entry.real_parent)
+        if parent is None:
+            waiting = self._awaited.get(entry.real_parent, 0)
+            self._awaited[entry.real_parent] = waiting + 1
+            return
+        parent.children += 1
+        parent.forebear = True
+        if self._leaves.pop(parent.key, entry.key) is None:
+            self._ancestors[parent.key] = None
 
     def _end(self, entry: Process, at_ns: int) -> None:
         if entry.exited_ns:
@@ -167,13 +185,21 @@ class Ledger:
         entry = self._entries.pop(key)
         if entry.children:
             self.kinship += 1
+            self._awaited[key] = entry.children
             self._ancestors.pop(key, None)
         self._leaves.pop(key, None)
         if self._by_tgid.get(key.tgid) == key:
             del self._by_tgid[key.tgid]
-        parent = self._entries.get(entry.real_parent)
-        if parent is None or not parent.children:
+        self._leave(entry)
+
+    def _leave(self, entry: Process) -> None:
+        key = entry.real_parent
+        parent = self._entries.get(key)
+        if parent is None:
+            self._awaited[key] -= 1
+            if not self._awaited[key]:
+                del self._awaited[key]
             return
         parent.children -= 1
-        if not parent.children and self._ancestors.pop(parent.key, key) is None:
-            self._leaves[parent.key] = None
+        if not parent.children and self._ancestors.pop(key, key) is None:
+            self._leaves[key] = None

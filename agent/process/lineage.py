@@ -24,6 +24,7 @@ class Lineages:
         """Return the ancestors of a process, at most MAX_DEPTH of them."""
         if self._kinship != self._ledger.kinship or len(self._kept) > _MAX_KEPT:
             self._kept.clear()
+            self._ledger.missing.clear()
             self._kinship = self._ledger.kinship
         parent = process.real_parent
         found = self._kept.get(parent)
@@ -38,6 +39,7 @@ class Lineages:
                 return Lineage(tuple(chain), ChainEnd.ROOT)
             parent = self._ledger.get(key)
             if parent is None:
+                self._ledger.missing.add(key)
                 return Lineage(tuple(chain), ChainEnd.UNKNOWN_PARENT)
             chain.append(parent)
             key = parent.real_parent

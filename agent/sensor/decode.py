@@ -34,6 +34,7 @@ from agent.sensor.headers import ENVIRONMENT
 _ENVIRONMENT = frozenset(name.encode() for name in ENVIRONMENT)
 _HEAD_VALUES = len(wire.HEAD_FIELDS)
 _BODY = _HEAD_VALUES + len(wire.TASK_FIELDS)
+_KINDS = len(wire.Kind)
 _MEMFD, _DELETED = 1, 2
 _KIND_AT = 2  # of the low byte of `kind` in the head
 _ARGV_FAULT = int(Flag.ARGV_FAULT)
@@ -62,7 +63,7 @@ def decode(raw: bytes, at: int, size: int) -> Event | ArgvPiece:
     if size < layout.size:
         raise DecodeError(f"a record of {size} bytes, shorter than its fixed part")
     values = layout.unpack_from(raw, at)
-    if values[0] != wire.VERSION or values[2] != size:
+    if values[0] != wire.VERSION or values[1] > _KINDS or values[2] != size:
         raise DecodeError(f"version {values[0]}, {values[2]} bytes: expected {size}")
     begin = at + layout.size
     if begin + sum(values[-lengths:]) != at + size:

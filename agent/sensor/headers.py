@@ -260,7 +260,7 @@ def _env_condition() -> str:
 
     A product of differences is zero if one of them is: one branch instead of one a
     name, which the verifier would follow for each variable anew (0.4 s of a start). It
-    may also be zero by overflow; user space compares whole names anyway.
+    is also zero by overflow, for all LD_* say; user space compares whole names anyway.
     """
     terms = []
     for name in ENVIRONMENT:

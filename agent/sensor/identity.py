@@ -14,7 +14,15 @@ from agent.errors import LoadError
 from agent.sensor import headers
 from agent.sensor.btf import VMLINUX
 
-SOURCES = ("event.h", "fill.h", "process.c", "access.c")
+SOURCES = (
+    "event.h",
+    "fill.h",
+    "calls.h",
+    "exec.c",
+    "process.c",
+    "access.c",
+    "memory.c",
+)
 """In the order in which they are compiled, as one text."""
 
 

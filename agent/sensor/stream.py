@@ -64,6 +64,7 @@ class _Pending(msgspec.Struct):
     pieces: list[bytes]
     length: int
     parts: int = 1
+    missing: int = 0
 
 
 class Stream:
@@ -79,6 +80,7 @@ class Stream:
         self._now = now
         self._pending: dict[int, _Pending] = {}
         self._gaps: dict[int, tuple[int, int]] = {}
+        self._unexplained = False
         self.undecodable = 0
         """Records of the ring that were not events."""
         self.replayed = 0
@@ -99,7 +101,7 @@ class Stream:
     @property
     def gap(self) -> bool:
         """Whether numbers are missing that no Loss has accounted for yet."""
-        return bool(self._gaps)
+        return self._unexplained
 
     def feed(self, batch: Batch) -> list[Event]:
         """Decode a batch; an exec comes out when its argv is complete."""
@@ -131,12 +133,15 @@ class Stream:
 
     def checkpoint(self) -> dict[int, Position]:
         """Copy the positions, as far as events were given out whole."""
-        return {
-            cpu: self._pending[cpu].before
-            if cpu in self._pending
-            else msgspec.structs.replace(at, accounted=dict(at.accounted))
-            for cpu, at in self.positions.items()
-        }
+        return {cpu: self._whole(cpu, at) for cpu, at in self.positions.items()}
+
+    def _whole(self, cpu: int, at: Position) -> Position:
+        """Copy a position; before a pending exec, since it will be read again."""
+        copy = msgspec.structs.replace(at, accounted=dict(at.accounted))
+        if pending := self._pending.get(cpu):
+            copy.seq, copy.bt_ns = pending.before.seq, pending.before.bt_ns
+            copy.balance -= pending.missing
+        return copy
 
     def _jump(self, cpu: int, seq: int, bt_ns: int) -> Position | None:
         """Note the numbers missing before this one; None if it is not a new one."""
@@ -149,6 +154,9 @@ class Stream:
             return None
         if missing:
             position.balance += missing
+            if pending := self._pending.get(cpu):
+                pending.missing += missing
+            self._unexplained = True
             start, _ = self._gaps.get(cpu, (position.bt_ns, 0))
             self._gaps[cpu] = (start, bt_ns)
         return position
@@ -213,8 +221,12 @@ class Stream:
         the ring was empty after that. Returns what is newly known to be lost.
         """
         full = self._counted(states)
-        odd = self._uncounted(states) if drained or self._gaps else None
-        self._gaps.clear()
+        odd = self._uncounted(states) if drained or self._unexplained else None
+        self._unexplained = False
+        # counted ahead of what was read: a gap may still hide an unknown one
+        self._gaps = {
+            cpu: gap for cpu, gap in self._gaps.items() if self.positions[cpu].balance
+        }
         return [loss for loss in (full, odd) if loss]
 
     def _counted(self, states: list[CpuState]) -> Loss | None:

@@ -80,7 +80,9 @@ class Tap:
         losses after which nothing came, and programs that the kernel skipped.
         """
         now = self._now()
-        events: list[Event] = list(self._stream.expire(now - _ARGV_PATIENCE_NS))
+        events: list[Event] = []
+        if self._ring.drained:  # else the rest of an argv may lie ahead
+            events += self._stream.expire(now - _ARGV_PATIENCE_NS)
         events += self._folds.collect(now)
         return Polled(events, [*self._reconcile(), *self._skipped(now)], False)
 

@@ -14,6 +14,9 @@ import msgspec
 from agent.events import Exec, ExecFailed, Flag
 from agent.sinks.text import flags, quote, text
 
+_MAX_LINE = 1 << 16
+"""Characters of command_line, which is for searching: args hold all of it. With both
+whole, the longest argv would not fit into a line of the log."""
 _encode = msgspec.json.Encoder().encode
 _EMPTY = hashlib.sha256()
 _CUT = int(Flag.ARGV_FAULT) | int(Flag.ARGV_CUT)
@@ -24,7 +27,7 @@ def arguments(args: list[bytes]) -> str:
     words = [text(arg) for arg in args]
     return (
         f'"args":{_encode(words).decode()},"args_count":{len(args)},'
-        f'"command_line":{quote(" ".join(words))},'
+        f'"command_line":{quote(" ".join(words)[:_MAX_LINE])},'
     )
 
 

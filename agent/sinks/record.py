@@ -300,8 +300,8 @@ class Renderer:
         parent = lineage.ancestors[0]
         return (
             f'{self._bare(key)},"name":{quoted(parent.comm)},'
-            f'"start":"{self.wall(key.start_ns)}",'
-            f'"executable":{quoted(parent.executable)}'
+            f'"start":"{self.wall(key.start_ns)}"'
+            f"{_also_path('executable', parent.executable)}"
         )
 
     def _ancestry(self, lineage: Lineage) -> str:
@@ -321,6 +321,10 @@ def _oddities(event: Event) -> str:
 def _path(name: str, path: bytes) -> str:
     """Return a member with its comma; nothing for a path that is not known."""
     return f'"{name}":{quoted(path)},' if path else ""
+
+
+def _also_path(name: str, path: bytes) -> str:
+    return f',"{name}":{quoted(path)}' if path else ""
 
 
 def error_name(number: int) -> str:

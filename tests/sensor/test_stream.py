@@ -155,14 +155,6 @@ def test_an_argv_without_end_does_not_take_all_memory() -> None:
     assert event.flags & Flag.ARGV_CUT
 
 
-def test_a_faulty_exec_uses_the_numbers_of_its_pieces_too() -> None:
-    """Else the next run takes those numbers for lost events."""
-    fault = an_exec(b"echo", LONG, flags=int(Flag.ARGV_FAULT))
-    records = in_pieces(fault, first=4096, chunk=8192)
-    event = only_exec(a_stream().feed(a_batch(*records, *exits(len(records) + 1)))[:1])
-    assert event.parts == len(records)
-
-
 def test_a_gap_counted_by_the_kernel_is_a_loss_with_its_kinds_and_time() -> None:
     stream = a_stream()
     stream.feed(a_batch(*exits(1, 2)))

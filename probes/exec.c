@@ -1,0 +1,291 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* A new program runs in a process, or execve said why not. */
+
+#define ARGV_FIRST   4096  /* argv bytes that travel in the exec record itself */
+#define ARGV_CHUNK   24576
+#define ARGV_CHUNKS  256   /* 6 MiB: three quarters of _STK_LIM, the kernel's own limit */
+#define ENV_VARS     512
+#define ENV_VALUE    1024
+#define FAILED_ARGS  128
+#define FAILED_BYTES 16384
+
+struct exec_scratch {
+	struct ir_exec e;
+	char data[FIELDS_MAX];
+};
+BPF_PERCPU_ARRAY(exec_scratch, struct exec_scratch, 1);
+
+struct argv_scratch {
+	struct ir_argv e;
+	char data[ARGV_CHUNK];
+};
+BPF_PERCPU_ARRAY(argv_scratch, struct argv_scratch, 1);
+
+struct exec_failed_scratch {
+	struct ir_exec_failed e;
+	char data[FIELDS_MAX];
+};
+BPF_PERCPU_ARRAY(exec_failed_scratch, struct exec_failed_scratch, 1);
+
+static __always_inline u64 put_kernel_string(char *data, u64 off, const char *s, u32 *flags)
+{
+	long n;
+
+	HIDE(off);
+	if (off > FIELDS_MAX - STR_MAX) {
+		*flags |= IR_F_NAME_CUT;
+		return off;
+	}
+	n = bpf_probe_read_kernel_str(data + off, STR_MAX, s);
+	if (n <= 0 || n > STR_MAX)
+		return off;
+	return off + n;
+}
+
+/* Keep the variables whose first eight bytes are on the list that the loader
+ * generates; user space compares the whole name. */
+static __always_inline u64 put_env(char *data, u64 off, u64 p, u64 end, u32 *flags)
+{
+	u32 inside = 0; /* the middle of a value too long for one read */
+	u64 first;
+	long n;
+
+#pragma clang loop unroll(disable)
+	for (int i = 0; i < ENV_VARS; i++) {
+		if (p >= end)
+			return off;
+		HIDE(off);
+		if (off > FIELDS_MAX - STR_MAX - ENV_VALUE)
+			break;
+		n = bpf_probe_read_user_str(data + off, ENV_VALUE, (void *)p);
+		if (n <= 0 || n > ENV_VALUE)
+			break;
+		first = *(u64 *)(data + off);
+		if (n == ENV_VALUE)
+			p += n - 1;
+		else
+			p += n;
+		if (!inside && IR_ENV_WANTED(first)) {
+			off += n;
+			if (n == ENV_VALUE)
+				*flags |= IR_F_ENV_CUT;
+		}
+		inside = n == ENV_VALUE;
+	}
+	*flags |= IR_F_ENV_CUT;
+	return off;
+}
+
+/* Chunks of constant length and one short one at the end: two verifier paths a
+ * turn. `min(left, CHUNK)` in every turn explodes. */
+static __always_inline void send_argv(struct ir_task *t, u64 start, u64 end)
+{
+	u32 zero = 0;
+	u64 n;
+	struct argv_scratch *s = argv_scratch.lookup(&zero);
+
+	if (!s)
+		return;
+	s->e.start_ns = t->start_ns;
+	s->e.tgid = t->tgid;
+	s->e.tid = t->tid;
+	s->e.len[1] = 0;
+#pragma clang loop unroll(disable)
+	for (int i = 0; i < ARGV_CHUNKS; i++) {
+		u64 off = ARGV_FIRST + (u64)i * ARGV_CHUNK;
+
+		if (start + off >= end)
+			return;
+		s->e.offset = off;
+		s->e.head.flags = 0;
+		u64 left = end - start - off;
+		if (left >= ARGV_CHUNK) {
+			s->e.len[0] = ARGV_CHUNK;
+			if (bpf_probe_read_user(s->data, ARGV_CHUNK, (void *)(start + off)))
+				s->e.head.flags = IR_F_ARGV_FAULT;
+			submit(&s->e.head, IR_ARGV, sizeof(s->e) + ARGV_CHUNK);
+			continue;
+		}
+		n = left;
+		HIDE(n);
+		if (n >= ARGV_CHUNK)
+			return;
+		s->e.len[0] = n;
+		if (bpf_probe_read_user(s->data, n, (void *)(start + off)))
+			s->e.head.flags = IR_F_ARGV_FAULT;
+		submit(&s->e.head, IR_ARGV, sizeof(s->e) + n);
+		return;
+	}
+}
+
+/* After the new program is in place and before it runs: argv is read from the new
+ * address space, where no other thread can write any more. */
+int on_exec(u64 *ctx)
+{
+	const bool typed = IR_TYPED;
+	struct task_struct *t = (void *)ctx[0];
+	struct linux_binprm *bprm = (void *)ctx[2];
+	u32 zero = 0, flags;
+	u64 off = 0, before, n;
+	long fault;
+	struct exec_scratch *s = exec_scratch.lookup(&zero);
+	struct mm_struct *mm = 0;
+	struct file *file = 0;
+	const char *name = 0, *interp = 0;
+	u64 start = 0, end = 0, env = 0, env_end = 0, task_size = 0;
+
+	if (!s)
+		return 0;
+	flags = fill_task(&s->e.task, t, typed);
+	s->e.old_tid = ctx[1];
+	s->e.pad = 0;
+	if (s->e.old_tid != s->e.task.tid)
+		flags |= IR_F_NONLEADER;
+	READ(mm, t, mm);
+	READ(task_size, mm, task_size);
+	if (task_size <= 0xffffffffULL)
+		flags |= IR_F_COMPAT;
+	READ(s->e.argc, bprm, argc);
+	READ(s->e.envc, bprm, envc);
+
+	READ(file, mm, exe_file);
+	off = put_path(s->data, 0, FIELDS_MAX, &file->f_path, &flags, IR_F_EXE_CUT);
+	s->e.len[0] = off;
+	before = off;
+	off = put_cwd(s->data, off, FIELDS_MAX, t, &flags);
+	s->e.len[1] = off - before;
+	before = off;
+	READ(name, bprm, filename);
+	READ(interp, bprm, interp);
+	off = put_kernel_string(s->data, off, name, &flags);
+	s->e.len[2] = off - before;
+	before = off;
+	if (interp != name)
+		off = put_kernel_string(s->data, off, interp, &flags);
+	s->e.len[3] = off - before;
+	before = off;
+	READ(env, mm, env_start);
+	READ(env_end, mm, env_end);
+	off = put_env(s->data, off, env, env_end, &flags);
+	s->e.len[4] = off - before;
+
+	READ(start, mm, arg_start);
+	READ(end, mm, arg_end);
+	s->e.argv_bytes = end - start;
+	n = ARGV_FIRST;
+	if (end - start < ARGV_FIRST)
+		n = end - start;
+	HIDE(off);
+	HIDE(n);
+	if (n > ARGV_FIRST || off > FIELDS_MAX - ARGV_FIRST)
+		return 0;
+	fault = bpf_probe_read_user(s->data + off, n, (void *)start);
+	if (fault)
+		flags |= IR_F_ARGV_FAULT;
+	s->e.len[5] = n;
+	s->e.head.flags = flags;
+	submit(&s->e.head, IR_EXEC, sizeof(s->e) + off + n);
+	if (end - start > ARGV_FIRST && !fault) /* else nobody could place the rest */
+		send_argv(&s->e.task, start, end);
+	return 0;
+}
+
+static __always_inline int exec_enter(u32 nr, u64 path, u64 argv)
+{
+	struct inflight call = {.nr = nr};
+
+	call.args[0] = path;
+	call.args[1] = argv;
+	return remember(&call, IR_EXEC_FAILED);
+}
+
+int execve_enter(struct trace_event_raw_sys_enter *ctx)
+{
+	return exec_enter(CALL_NR(ctx), ctx->args[0], ctx->args[1]);
+}
+
+int execveat_enter(struct trace_event_raw_sys_enter *ctx)
+{
+	return exec_enter(CALL_NR(ctx), ctx->args[1], ctx->args[2]);
+}
+
+/* Append the caller's argv. These are its own pointers: another thread may have
+ * changed them since the kernel looked, which IR_F_CALLER_MEMORY says. */
+static __always_inline u64 put_caller_argv(struct exec_failed_scratch *s, u64 off,
+					   const char *const *argv, u32 *flags)
+{
+	const char *arg;
+	u64 start = off;
+	long n;
+
+#pragma clang loop unroll(disable)
+	for (u32 i = 0; i < FAILED_ARGS; i++) {
+		arg = 0;
+		if (bpf_probe_read_user(&arg, sizeof(arg), &argv[i])) {
+			*flags |= IR_F_ARGV_FAULT;
+			return off;
+		}
+		if (!arg)
+			return off;
+		HIDE(off);
+		if (off > FIELDS_MAX - STR_MAX || off - start > FAILED_BYTES)
+			break;
+		n = bpf_probe_read_user_str(s->data + off, STR_MAX, arg);
+		if (n <= 0 || n > STR_MAX) {
+			*flags |= IR_F_ARGV_FAULT;
+			return off;
+		}
+		off += n;
+		s->e.argc = i + 1;
+		if (n == STR_MAX)
+			break;
+	}
+	*flags |= IR_F_ARGV_CUT;
+	return off;
+}
+
+/* execve and execveat have returned; one that succeeded was seen by on_exec. */
+int exec_result(struct trace_event_raw_sys_exit *ctx)
+{
+	u64 self = bpf_get_current_task();
+	struct inflight *call = inflight.lookup(&self);
+	struct exec_failed_scratch *s;
+	u32 zero = 0, flags;
+	u64 off, before;
+	u64 path, argv;
+	long n;
+
+	if (!call || call->nr != CALL_NR(ctx))
+		return 0;
+	path = call->args[0];
+	argv = call->args[1];
+	inflight.delete(&self);
+	s = exec_failed_scratch.lookup(&zero);
+	if (ctx->ret >= 0 || !s)
+		return 0;
+	flags = fill_task(&s->e.task, (void *)self, false) | IR_F_CALLER_MEMORY;
+	s->e.error = ctx->ret;
+	s->e.argc = 0;
+	off = put_cwd(s->data, 0, FIELDS_MAX, (void *)self, &flags);
+	s->e.len[0] = off;
+	before = off;
+	HIDE(off);
+	if (off > FIELDS_MAX - STR_MAX)
+		return 0;
+	n = bpf_probe_read_user_str(s->data + off, STR_MAX, (void *)path);
+	if (n <= 0 || n > STR_MAX)
+		flags |= IR_F_NAME_CUT;
+	else
+		off += n;
+	s->e.len[1] = off - before;
+	before = off;
+	off = put_caller_argv(s, off, (void *)argv, &flags);
+	s->e.len[2] = off - before;
+	s->e.len[3] = 0;
+	HIDE(off);
+	if (off > FIELDS_MAX)
+		return 0;
+	s->e.head.flags = flags;
+	submit(&s->e.head, IR_EXEC_FAILED, sizeof(s->e) + off);
+	return 0;
+}

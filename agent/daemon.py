@@ -164,7 +164,8 @@ class Daemon:
                 self._heartbeat(now)
                 beat_at = now + beat
             if pipeline.step():
-                time.sleep(COALESCE_S)
+                if not pipeline.tap.behind:
+                    time.sleep(COALESCE_S)
             else:
                 pipeline.tap.wait(max(0.0, (settle_at - now) / 1e9))
 

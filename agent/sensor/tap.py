@@ -73,6 +73,11 @@ class Tap:
         losses = self._reconcile() if self._stream.gap else []
         return Polled(events, losses, bool(batch.records))
 
+    @property
+    def behind(self) -> bool:
+        """Whether there is more in the ring already than the last batch could hold."""
+        return not self._ring.drained
+
     def settle(self) -> Polled:
         """Once a second: what no record in the ring would ever bring up.
 

@@ -24,7 +24,9 @@ lint: $(STAMP)
 	@$(PY) -m mypy
 	@.venv/bin/lint-imports --no-cache
 
+# Cost per exec of all parties beside auditd's, then our own stages. Needs root.
 bench: $(STAMP)
+	@$(PY) bench/stages.py
 	@$(PY) bench/storm.py $(ARGS)
 
 clean:

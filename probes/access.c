@@ -22,6 +22,8 @@ struct fold_key {
 	u32 target_tgid;
 	u32 target_tid;
 	u32 access;
+	u32 detail; /* a first open for writing is not a repeat of one for reading */
+	u32 pad;
 };
 struct fold {
 	u64 sent_ns;
@@ -117,6 +119,7 @@ static __always_inline int report(u32 access, s64 result, struct task_struct *wh
 	fill_key(&key.tgid, &key.start_ns, who, false);
 	key.result = result < 0 ? result : 0;
 	key.access = access;
+	key.detail = detail;
 	key.target_tid = requested;
 	if (target) {
 		fill_key(&key.target_tgid, &key.target_start_ns, target, false);
@@ -155,8 +158,10 @@ static __always_inline int report(u32 access, s64 result, struct task_struct *wh
 	e->len[1] = e->len[3] = 0;
 	before = off;
 	HIDE(off);
-	if (off > CWD_MAX)
+	if (off > CWD_MAX) {
+		count_lost(IR_ACCESS);
 		return 0;
+	}
 	if (path) {
 		flags |= IR_F_PATH_IS_TARGET | IR_F_CALLER_MEMORY;
 		n = bpf_probe_read_user_str(s->data + off, PATH_GIVEN, path);
@@ -166,8 +171,10 @@ static __always_inline int report(u32 access, s64 result, struct task_struct *wh
 	e->len[2] = off - before;
 	e->head.flags = flags;
 	HIDE(off);
-	if (off > CWD_MAX + PATH_GIVEN)
+	if (off > CWD_MAX + PATH_GIVEN) {
+		count_lost(IR_ACCESS);
 		return 0;
+	}
 	submit(&e->head, IR_ACCESS, sizeof(*e) + off);
 	if (!f) {
 		s->f.sent_ns = now;

@@ -39,6 +39,8 @@ static __always_inline u64 put_kernel_string(char *data, u64 off, const char *s,
 	n = bpf_probe_read_kernel_str(data + off, STR_MAX, s);
 	if (n <= 0 || n > STR_MAX)
 		return off;
+	if (n == STR_MAX)
+		*flags |= IR_F_NAME_CUT;
 	return off + n;
 }
 
@@ -149,10 +151,10 @@ int on_exec(u64 *ctx)
 	READ(s->e.envc, bprm, envc);
 
 	READ(file, mm, exe_file);
-	off = put_path(s->data, 0, FIELDS_MAX, &file->f_path, &flags, IR_F_EXE_CUT);
+	off = put_path(s->data, 0, EXE_END, &file->f_path, &flags, IR_F_EXE_CUT);
 	s->e.len[0] = off;
 	before = off;
-	off = put_cwd(s->data, off, FIELDS_MAX, t, &flags);
+	off = put_cwd(s->data, off, CWD_END, t, &flags);
 	s->e.len[1] = off - before;
 	before = off;
 	READ(name, bprm, filename);
@@ -177,8 +179,10 @@ int on_exec(u64 *ctx)
 		n = end - start;
 	HIDE(off);
 	HIDE(n);
-	if (n > ARGV_FIRST || off > FIELDS_MAX - ARGV_FIRST)
+	if (n > ARGV_FIRST || off > FIELDS_MAX - ARGV_FIRST) {
+		count_lost(IR_EXEC); /* the bounds above rule it out; the verifier asks */
 		return 0;
+	}
 	fault = bpf_probe_read_user(s->data + off, n, (void *)start);
 	if (fault)
 		flags |= IR_F_ARGV_FAULT;
@@ -266,16 +270,18 @@ int exec_result(struct trace_event_raw_sys_exit *ctx)
 	flags = fill_task(&s->e.task, (void *)self, false) | IR_F_CALLER_MEMORY;
 	s->e.error = ctx->ret;
 	s->e.argc = 0;
-	off = put_cwd(s->data, 0, FIELDS_MAX, (void *)self, &flags);
+	off = put_cwd(s->data, 0, CWD_MAX, (void *)self, &flags);
 	s->e.len[0] = off;
 	before = off;
 	HIDE(off);
-	if (off > FIELDS_MAX - STR_MAX)
+	if (off > FIELDS_MAX - STR_MAX) {
+		count_lost(IR_EXEC_FAILED);
 		return 0;
+	}
 	n = bpf_probe_read_user_str(s->data + off, STR_MAX, (void *)path);
-	if (n <= 0 || n > STR_MAX)
+	if (n <= 0 || n >= STR_MAX)
 		flags |= IR_F_NAME_CUT;
-	else
+	if (n > 0 && n <= STR_MAX)
 		off += n;
 	s->e.len[1] = off - before;
 	before = off;
@@ -283,8 +289,10 @@ int exec_result(struct trace_event_raw_sys_exit *ctx)
 	s->e.len[2] = off - before;
 	s->e.len[3] = 0;
 	HIDE(off);
-	if (off > FIELDS_MAX)
+	if (off > FIELDS_MAX) {
+		count_lost(IR_EXEC_FAILED);
 		return 0;
+	}
 	s->e.head.flags = flags;
 	submit(&s->e.head, IR_EXEC_FAILED, sizeof(s->e) + off);
 	return 0;

@@ -25,7 +25,9 @@
 #define NAME_MAX_1   256  /* one path component and its NUL */
 #define STR_MAX      4096 /* one path as the caller gave it */
 #define PATH_DEPTH   64   /* components and mount crossings followed per path */
-#define FIELDS_MAX   24576 /* variable fields of an exec */
+#define FIELDS_MAX   24576 /* variable fields of an exec: two paths, then two names of */
+#define EXE_END      6144  /* STR_MAX, then the environment, and 4 KiB of argv; each */
+#define CWD_END      12288 /* bound leaves room for what comes after it */
 #define CWD_MAX      8192  /* variable field of the kinds that have only this one */
 
 /* One per CPU. The sequence counts what was lost too, so user space sees from the

@@ -141,7 +141,7 @@ int open_result(struct trace_event_raw_sys_exit *ctx)
 	struct task_struct *target = 0;
 	const char *path = 0;
 	struct file *file;
-	struct pid *pid;
+	struct pid *pid = 0;
 	u32 named = 0, flags = 0;
 
 	if (found) {
@@ -151,13 +151,15 @@ int open_result(struct trace_event_raw_sys_exit *ctx)
 	if (ctx->ret >= 0) {
 		file = find_file(ctx->ret);
 		pid = pid_of_mem(file);
-		if (!pid)
-			return 0;
-		PROBE(flags, file, f_flags);
-		target = task_of(pid);
-	} else {
-		if (ctx->ret != -1 && ctx->ret != -13) /* EPERM, EACCES */
-			return 0;
+		if (pid) {
+			PROBE(flags, file, f_flags);
+			target = task_of(pid);
+		}
+	} else if (ctx->ret != -1 && ctx->ret != -13) { /* EPERM, EACCES */
+		return 0;
+	}
+	if (!pid) {
+		/* refused, or moved by another thread before it could be looked at */
 		if (call.nr != CALL_NR(ctx) || call.what != IR_MEM_OPEN)
 			return 0;
 		path = (void *)call.args[0];

@@ -99,8 +99,10 @@ int on_fork(u64 *ctx)
 	s->e.len[0] = off;
 	s->e.len[1] = 0;
 	HIDE(off);
-	if (off > CWD_MAX)
+	if (off > CWD_MAX) {
+		count_lost(IR_FORK);
 		return 0;
+	}
 	s->e.head.flags = flags;
 	submit(&s->e.head, IR_FORK, sizeof(s->e) + off);
 	return 0;
@@ -152,8 +154,10 @@ int on_exit(u64 *ctx)
 	s->e.len[0] = off;
 	s->e.len[1] = 0;
 	HIDE(off);
-	if (off > CWD_MAX)
+	if (off > CWD_MAX) {
+		count_lost(IR_EXIT);
 		return 0;
+	}
 	s->e.head.flags = flags;
 	submit(&s->e.head, IR_EXIT, sizeof(s->e) + off);
 	return 0;

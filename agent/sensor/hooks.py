@@ -86,7 +86,7 @@ def _call(program: str, target: str) -> Hook:
     return Hook(program, How.TRACEPOINT, f"syscalls:{target}")
 
 
-_NO_COMPAT = "32-bit callers: the kernel does not call these tracepoints for them"
+_NO_COMPAT = "system calls made the 32-bit way (int $0x80), by any program"
 
 SENSES = (
     Sense("exec", _tracepoint("on_exec", "sched_process_exec")),
@@ -158,11 +158,13 @@ SENSES = (
                     _call("open_result", "sys_exit_openat"),
                     _call("open_result", "sys_exit_openat2"),
                     _call("open_result", "sys_exit_open"),
+                    _call("open_result", "sys_exit_creat"),
                     _call("openat_path_enter", "sys_enter_openat"),
                     _call("openat_path_enter", "sys_enter_openat2"),
                     _call("open_path_enter", "sys_enter_open"),
+                    _call("open_path_enter", "sys_enter_creat"),
                 ),
-                f"{_NO_COMPAT}; opens by io_uring; refused ones by symbolic link",
+                f"{_NO_COMPAT}; opens by io_uring; refused ones by links or odd paths",
             ),
         ),
     ),

@@ -33,7 +33,7 @@ _PTRACE_O_TRACEFORK = 2
 _WALL = 0x40000000  # a tracer waits for children that are not its own, too
 _AT_FDCWD = -100
 _PIDFD_GETFD, _OPENAT2 = 438, 437  # on every architecture
-_OPEN = {"x86_64": 2}  # newer architectures have no open(2)
+_OPEN, _CREAT = {"x86_64": 2}, {"x86_64": 85}  # not on newer architectures
 _NOBODY = 65534
 _DEADLINE_S = 2.0
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -132,6 +132,11 @@ def _open(path: bytes) -> None:
         _libc.syscall(number, path, os.O_RDONLY)
 
 
+def _creat(path: bytes) -> None:
+    if number := _CREAT.get(os.uname().machine):
+        _libc.syscall(number, path, 0o600)
+
+
 def _openat2(path: bytes) -> None:
     how = (ctypes.c_uint64 * 3)(os.O_RDONLY, 0, 0)
     _libc.syscall(_OPENAT2, _AT_FDCWD, path, ctypes.byref(how), 24)
@@ -190,6 +195,7 @@ _PROOFS = (
     Proof(_write_parent, {"process_vm_write": _both("process_vm_writev")}),
     Proof(_copy_descriptor, {"pidfd_getfd": _both("pidfd_getfd")}),
     Proof(_refused(_open), {"mem_open": _both("open")}),
+    Proof(_refused(_creat), {"mem_open": _both("creat")}),
     Proof(
         _refused(lambda path: os.open(path, os.O_RDONLY)),
         {"mem_open": _both("openat")},

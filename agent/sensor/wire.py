@@ -112,7 +112,7 @@ ACCESS_FIELDS = (
 
 FOLD = struct.Struct("<QQ")
 """What stands before the event in an entry of the map `folds`: sent_ns, sent_count."""
-FOLD_KEY_SIZE = 40
+FOLD_KEY_SIZE = 48
 
 CPU_STATE = struct.Struct("<Q8QQ")
 """struct cpu_state: seq, lost by kind, last_lost_ns."""

@@ -56,6 +56,15 @@ _ACTIONS = {
 }
 
 
+_RESTARTS = {
+    512: "ERESTARTSYS",
+    513: "ERESTARTNOINTR",
+    514: "ERESTARTNOHAND",
+    516: "ERESTART_RESTARTBLOCK",
+}
+"""The kernel's own: the call is made again, and its caller never sees them."""
+
+
 def action(kind: AccessKind) -> str:
     """Return the event.action of an access."""
     return _ACTIONS[kind]
@@ -329,4 +338,4 @@ def _also_path(name: str, path: bytes) -> str:
 
 def error_name(number: int) -> str:
     """Return the name of an errno, or the number where it has none."""
-    return errno.errorcode.get(number, str(number))
+    return errno.errorcode.get(number) or _RESTARTS.get(number, str(number))

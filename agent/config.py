@@ -4,7 +4,6 @@ In: a YAML file. Out: Config. An unknown key, a wrong type or a file that others
 write is a UsageError that names the line; nothing is ignored and nothing is guessed.
 """
 
-import math
 import os
 import stat
 from pathlib import Path
@@ -112,14 +111,27 @@ def check(values: dict[str, Any], path: Path, source: bytes = b"") -> Config:
     return config
 
 
+_RANGES = {
+    "ring_bytes": (os.sysconf("SC_PAGE_SIZE"), 1 << 30),
+    "segment_bytes": (4096, 1 << 40),
+    "processes": (1, 1 << 24),
+    "heartbeat_seconds": (0.1, 86400.0),
+    "nice": (-20, 19),
+}
+"""From and to, both allowed."""
+
+
 def _check_sizes(config: Config, path: Path, source: bytes) -> None:
-    size = config.ring_bytes
-    if size < os.sysconf("SC_PAGE_SIZE") or size & (size - 1):
+    for key, (least, most) in _RANGES.items():
+        if not least <= getattr(config, key) <= most:
+            where = _where(path, source, key)
+            raise UsageError(f"{where}: {key} must lie between {least} and {most}")
+    if config.ring_bytes & (config.ring_bytes - 1):
         where = _where(path, source, "ring_bytes")
-        raise UsageError(f"{where}: ring_bytes must be a power of two of whole pages")
-    for key in ("segment_bytes", "processes", "heartbeat_seconds"):
-        if not 0 < getattr(config, key) < math.inf:
-            raise UsageError(f"{_where(path, source, key)}: {key} must be above 0")
+        raise UsageError(f"{where}: ring_bytes must be a power of two")
+    for key in ("state", "runtime", "pins"):
+        if not getattr(config, key):
+            raise UsageError(f"{_where(path, source, key)}: {key} is empty")
 
 
 def _where(path: Path, source: bytes, key: object) -> str:

@@ -5,9 +5,11 @@ agent.errors. It parses, calls one function and prints; the work is done elsewhe
 """
 
 import argparse
+import math
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +35,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return AgentError.exit_code
+    except OSError as error:
+        print(f"ir-agent: {error}", file=sys.stderr)
+        return AgentError.exit_code
     return code
+
+
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not 0 < seconds < math.inf:
+        raise argparse.ArgumentTypeError(f"{text}: not a time above 0")
+    return seconds
 
 
 class _Parser(argparse.ArgumentParser):
@@ -58,7 +70,7 @@ def _parser() -> argparse.ArgumentParser:
         _add_common(one)
         if name == "run":
             one.add_argument(
-                "--for", dest="seconds", type=float, help="stop after SECONDS"
+                "--for", dest="seconds", type=_seconds, help="stop after SECONDS"
             )
             one.add_argument("--show", action="store_true", help="show events live")
     return parser
@@ -92,8 +104,21 @@ def _log_to_stderr(*, as_json: bool) -> None:
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.JSONRenderer() if as_json else lines,
         ],
-        logger_factory=structlog.PrintLoggerFactory(file=sys.stderr),
+        logger_factory=_Stderr,
     )
+
+
+class _Stderr:
+    """A log that can't be written is no reason to stop recording."""
+
+    def __init__(self, *_: object) -> None:
+        pass
+
+    def msg(self, message: str) -> None:
+        with suppress(OSError, ValueError, AttributeError):
+            print(message, file=sys.stderr, flush=True)
+
+    info = warning = error = debug = critical = msg
 
 
 def _require_root() -> None:
@@ -103,10 +128,12 @@ def _require_root() -> None:
 
 def _load(config: Config, options: argparse.Namespace) -> int:
     _require_root()
-    from agent.sensor import loader, status  # noqa: PLC0415 - no other command needs it
+    from agent.sensor import loader, pins, status  # noqa: PLC0415 - only this needs it
 
-    states = loader.load(Path(config.pins), config.ring_bytes, config.cache)
-    status.save(Path(config.runtime), states)
+    folder, runtime = Path(config.pins), Path(config.runtime)
+    with pins.owned(folder):
+        states = loader.load(folder, config.ring_bytes, config.cache)
+    status.save(runtime, states)
     print(status.render(states, as_json=options.json))
     return status.exit_code(states)
 
@@ -115,7 +142,9 @@ def _unload(config: Config, options: argparse.Namespace) -> int:
     _require_root()
     from agent.sensor import pins, status  # noqa: PLC0415
 
-    pins.remove(Path(config.pins))
+    folder = Path(config.pins)
+    with pins.owned(folder):
+        pins.unload(folder)
     status.forget(Path(config.runtime))
     print('{"unloaded":true}' if options.json else f"{config.pins} is gone")
     return 0

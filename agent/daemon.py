@@ -6,7 +6,6 @@ the path, the other does what may be slow (fdatasync, the clock); neither waits 
 network.
 """
 
-import fcntl
 import gc
 import os
 import signal
@@ -25,15 +24,15 @@ import structlog
 
 from agent import __version__, clock
 from agent.config import Config
-from agent.errors import BusyError, LoadError, NotPermittedError
+from agent.errors import AgentError, CorruptError, LoadError, NotPermittedError
 from agent.pipeline import COALESCE_S, Pipeline, View
 from agent.process import procfs
 from agent.process.ledger import Ledger
 from agent.resume import Resume
-from agent.sensor import pins
+from agent.sensor import pins, status
 from agent.sensor.identity import object_key
 from agent.sensor.pins import Loaded
-from agent.sensor.tap import Tap, snapshot, unread_records
+from agent.sensor.tap import Tap, snapshot
 from agent.sinks.record import ClockMap, Host, Renderer
 from agent.sinks.segment import SegmentWriter
 from agent.sinks.text import NAMESPACES
@@ -83,23 +82,52 @@ class Daemon:
             config.records, self._header, config.segment_bytes, resume.line
         )
         stack.callback(self._log.close)
-        before, unread = pins.loaded(folder), 0
-        if before:
-            with _owned(folder):  # somebody else's pins are not replaced
-                unread = unread_records(folder)
+        before, old = pins.loaded(folder), None
+        with pins.owned(folder):  # somebody else's pins are not replaced
+            if before and before.object_key != object_key():
+                old = self._tap(before, clock.boot_ns())
+                stack.callback(old.close)
         self._loaded = require_loaded(config)
-        stack.enter_context(_owned(folder))
-        started, self._load_id = clock.boot_ns(), self._loaded.load_id
-        tap = Tap(folder, resume.for_loading(self._load_id), started, clock.boot_ns)
+        stack.enter_context(pins.owned(folder))
+        started = clock.boot_ns()
+        tap = self._tap(self._loaded, started)
         stack.callback(tap.close)
         ledger = Ledger(config.processes)
         for task in snapshot(folder):
             ledger.observe(task, *procfs.describe(task))
         self._host = host_facts()
         self._renderer = Renderer(self._host, self._clock)
-        self._pipeline = Pipeline(tap, ledger, self._renderer, self._log, self._clock)
+        self._pipeline = Pipeline(
+            old or tap, ledger, self._renderer, self._log, self._clock
+        )
         self._pipeline.view = self._view
-        self._say_start(before, unread, started)
+        if old:
+            self._drain(old, tap)
+        self._load_id = self._loaded.load_id
+        self._say_start(before, started)
+
+    def _tap(self, loaded: Loaded, started: int) -> Tap:
+        resume, same = self._resume, self._resume.load_id == loaded.load_id
+        return Tap(
+            Path(self._config.pins),
+            resume.for_loading(loaded.load_id),
+            started,
+            clock.boot_ns,
+            resume.taken_over if same else None,
+        )
+
+    def _drain(self, old: Tap, tap: Tap) -> None:
+        """Record what the replaced probes had collected until the new ones took over.
+
+        Both see what happens between; when the new pins were published, all of the
+        new hooks were attached and none of the old ones removed, so that is the cut.
+        """
+        old.end_at(self._loaded.loaded_ns)
+        tap.begin_at(self._loaded.loaded_ns)
+        while self._pipeline.step():
+            pass
+        self._pipeline.settle()
+        self._pipeline.switch(tap)
 
     def _header(self) -> Mapping[str, object]:
         """Return the caller's part of a segment's header."""
@@ -110,7 +138,12 @@ class Daemon:
             "wall_offset_ns": self._clock.offset_ns,
             "load_id": self._load_id or self._resume.load_id,
             "positions": pipeline.checkpoint if pipeline else self._resume.checkpoint,
+            "taken_over": self._taken_over(),
         }
+
+    def _taken_over(self) -> Mapping[int, dict[str, int]] | None:
+        pipeline = self._pipeline
+        return pipeline.tap.taken_over if pipeline else self._resume.taken_over
 
     def _about(self) -> dict[str, Any]:
         return {
@@ -118,12 +151,14 @@ class Daemon:
             "processes": len(self._pipeline.ledger),
         }
 
-    def _say_start(self, before: Loaded | None, unread: int, started: int) -> None:
+    def _say_start(self, before: Loaded | None, started: int) -> None:
         tell, writer, resume = self._pipeline.tell, self._log, self._resume
         about = {
             "pid": os.getpid(),
             "config": self._config,
             "host_namespaces": self._host.namespaces,
+            "taken_over": self._taken_over(),
+            "missing": self._missing(),
             **self._about(),
         }
         tell("agent-start", {"agent": about}, started)
@@ -134,14 +169,22 @@ class Daemon:
                 "cause": cause,
                 "start": resume.last_record or None,
                 "end": self._renderer.wall(self._loaded.loaded_ns),
-                "unread_events": unread if before != self._loaded else 0,
             }
             tell("gap", {"gap": gap}, started)
+
+    def _missing(self) -> list[str]:
+        """Name the senses that are not there, and say so in the log."""
+        config = self._config
+        states = status.current(Path(config.runtime), Path(config.pins))
+        lacking = status.missing(states)
+        if lacking:
+            log.warning("senses_missing", senses=lacking)
+        return lacking
 
     def _gap_cause(self, before: Loaded | None) -> str:
         """Say why the records do not go on where the last ones ended, if they don't."""
         resume = self._resume
-        if self._pipeline.tap.taken_over:
+        if self._pipeline.tap.taken_over is not None and resume.taken_over is None:
             return "another run read these pins before"
         if not resume.last_record or resume.load_id == self._load_id:
             return ""
@@ -167,7 +210,8 @@ class Daemon:
                 if not pipeline.tap.behind:
                     time.sleep(COALESCE_S)
             else:
-                pipeline.tap.wait(max(0.0, (settle_at - now) / 1e9))
+                wake_at = min(settle_at, until) if until else settle_at
+                pipeline.tap.wait(max(0.0, (wake_at - now) / 1e9))
 
     def _once_a_second(self) -> None:
         pipeline = self._pipeline
@@ -175,7 +219,14 @@ class Daemon:
         pipeline.settle()
         if pipeline.write_errors > self._refusals:
             self._refusals = pipeline.write_errors
-            log.error("records_not_written", waiting=pipeline.waiting)
+            log.error(
+                "records_not_written",
+                waiting=pipeline.waiting,
+                reason=pipeline.refusal,
+                records=str(self._config.records),
+            )
+        if self._log.removed:
+            raise CorruptError(f"{self._config.records} was removed while in use")
 
     def _heartbeat(self, now: int) -> None:
         ledger = self._pipeline.ledger
@@ -201,7 +252,13 @@ class Daemon:
         self._heartbeat(clock.boot_ns())
         self._pipeline.tell("agent-stop", {"agent": self._about()}, clock.boot_ns())
         self._pipeline.flush()
-        log.info("stopped", events=self._pipeline.events, lost=self._pipeline.lost)
+        pipeline = self._pipeline
+        log.info("stopped", events=pipeline.events, lost=pipeline.lost)
+        if pipeline.waiting:
+            raise AgentError(
+                f"{pipeline.waiting} records could not be written: {pipeline.refusal};"
+                " what the kernel had told is read again by the next run"
+            )
 
     @contextmanager
     def _signals(self, tap: Tap) -> Iterator[None]:
@@ -261,33 +318,19 @@ def require_loaded(config: Config) -> Loaded:
     found = pins.loaded(folder)
     if found and found.object_key == object_key():
         return found
-    command = [sys.executable, "-m", "agent", "load"]
+    # -P: what lies in the current folder is not ours to run
+    command = [sys.executable, "-P", "-m", "agent", "load"]
     for name in ("state", "runtime", "pins"):
         command += [f"--{name}", str(getattr(config, name))]
     command += ["--ring-bytes", str(config.ring_bytes)]
     done = subprocess.run(command, check=False, capture_output=True, text=True)  # noqa: S603
     found = pins.loaded(folder)
-    if done.returncode or found is None:
+    if done.returncode not in (0, 1) or found is None:  # 1: some sense is missing
         reason = done.stderr.strip().splitlines()[-1:] or ["no reason given"]
         if done.returncode == NotPermittedError.exit_code:
             raise NotPermittedError(reason[0])
         raise LoadError(f"the loader failed: {reason[0]}")
     return found
-
-
-@contextmanager
-def _owned(folder: Path) -> Iterator[None]:
-    """Be the only consumer of these pins."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(fd)
-        raise BusyError(f"{folder}: another agent reads these pins") from None
-    try:
-        yield
-    finally:
-        os.close(fd)
 
 
 def host_facts() -> Host:

@@ -49,6 +49,8 @@ class Pipeline:
         """Events recorded by this run."""
         self.lost = 0
         """Events reported as lost by this run."""
+        self.refusal = ""
+        """What the disk said the last time."""
         self.write_errors = 0
         """How often the disk refused a batch, which was then kept and tried again."""
 
@@ -56,6 +58,11 @@ class Pipeline:
     def waiting(self) -> int:
         """How many records the disk has refused so far; they are kept."""
         return len(self._bodies)
+
+    def switch(self, tap: Tap) -> None:
+        """Go on with another tap; everything of the old one is recorded."""
+        self.tap = tap
+        self.checkpoint = tap.checkpoint()
 
     def step(self) -> bool:
         """Poll, apply, record, commit; False when there was nothing to do."""
@@ -119,8 +126,9 @@ class Pipeline:
         if self._bodies:
             try:
                 self.log.append(self._bodies)
-            except OSError:
+            except OSError as error:
                 self.write_errors += 1
+                self.refusal = str(error)
                 return False
             self._bodies = []
             if self.log.full:

@@ -27,10 +27,12 @@ class _Segment(msgspec.Struct):
     boot_id: str = ""
     load_id: str = ""
     positions: dict[str, Any] = msgspec.field(default_factory=dict)
+    taken_over: dict[int, dict[str, int]] | None = None
 
 
 class _Agent(msgspec.Struct):
     load_id: str = ""
+    taken_over: dict[int, dict[str, int]] | None = None
 
 
 class _Ir(msgspec.Struct):
@@ -57,6 +59,8 @@ class Resume:
         self.boot_id = ""
         self.load_id = ""
         self.positions: dict[int, Position] = {}
+        self.taken_over: dict[int, dict[str, int]] | None = None
+        """Tap.taken_over of the run that began these records, if it did so."""
         self.last_record = ""
         """Wall time text of the last record; empty when there is none."""
 
@@ -76,8 +80,13 @@ class Resume:
             positions = decode_checkpoint(ir.segment.positions)
             self.boot_id, self.load_id = ir.segment.boot_id, ir.segment.load_id
             self.positions = positions
+            if ir.segment.taken_over is not None:
+                self.taken_over = ir.segment.taken_over
         if ir.agent and ir.agent.load_id != self.load_id:
             self.load_id, self.positions = ir.agent.load_id, {}
+            self.taken_over = None
+        if ir.agent and ir.agent.taken_over is not None:
+            self.taken_over = ir.agent.taken_over
         if ir.positions:
             self.positions.update(decode_checkpoint(ir.positions))
         if ir.kernel and ir.clock:
@@ -86,11 +95,20 @@ class Resume:
     def _advance(self, kernel: _Kernel, bt_ns: int) -> None:
         if not kernel.seq:
             return
-        position = self.positions.setdefault(kernel.cpu, Position())
+        position = self.positions.get(kernel.cpu) or self._begin(kernel)
         last = kernel.seq + kernel.parts - 1
         if last > position.seq:
             position.balance += kernel.seq - position.seq - 1
             position.seq, position.bt_ns = last, bt_ns
+
+    def _begin(self, kernel: _Kernel) -> Position:
+        """Start from nothing, or where another run's records had ended."""
+        position = Position()
+        if self.taken_over is not None:
+            lost = self.taken_over.get(kernel.cpu, {})
+            position = Position(kernel.seq - 1, accounted=dict(lost))
+        self.positions[kernel.cpu] = position
+        return position
 
     @property
     def checkpoint(self) -> dict[str, Position]:

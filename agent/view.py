@@ -5,9 +5,11 @@ whatever bytes an attacker put into argv. It shows programs and accesses; births
 deaths are in the records.
 """
 
+import sys
+
 from agent import clock
 from agent.events import Access, Event, Exec, ExecFailed, Lineage, Process
-from agent.sinks.record import action
+from agent.sinks.record import action, error_name
 from agent.sinks.text import Users, rfc3339, safe, text
 
 _DIM, _RED, _YELLOW, _RESET = "\033[2m", "\033[31m", "\033[33m", "\033[0m"
@@ -22,23 +24,31 @@ class LiveView:
         """Colour only where the output is a terminal."""
         self._users = users
         self._colour = colour
+        self._gone = False
 
     def __call__(self, event: Event, process: Process, lineage: Lineage) -> None:
         """Print the line of an event, if it has one."""
-        if line := self._line(event, process, lineage):
-            print(line, flush=True)  # noqa: T201 - this is the view
+        if self._gone:
+            return
+        try:
+            if line := self._line(event, process, lineage):
+                print(line, flush=True)  # noqa: T201 - this is the view
+        except (OSError, ValueError, AttributeError):
+            self._gone = True  # nobody looks any more; recording goes on
+            sys.stdout = None
 
     def _line(self, event: Event, process: Process, lineage: Lineage) -> str:
         match event:
             case Exec():
                 what, paint = words(event.argv), ""
             case ExecFailed():
-                what, paint = f"{words(event.argv)}  failed: {event.path!r}", _DIM
+                code, path = error_name(event.errno), safe(text(event.path))
+                what, paint = f"{words(event.argv)}  {code}: {path}", _DIM
             case Access():
                 whom = f"{safe(text(event.target.image.comm))}[{event.target.key.tgid}]"
                 what, paint = f"{action(event.kind)} → {whom}", _YELLOW
                 if event.result < 0:
-                    what, paint = f"{what}  refused", _RED
+                    what, paint = f"{what}  refused: {error_name(-event.result)}", _RED
             case _:
                 return ""
         moment = rfc3339(event.bt_ns + clock.wall_anchor().offset_ns)[11:23]

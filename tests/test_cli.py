@@ -304,7 +304,7 @@ def test_the_view_says_what_was_refused(
     view: LiveView, capsys: pytest.CaptureFixture[str]
 ) -> None:
     view(an_access(a_task(7), result=-1), a_process(), ALONE)
-    assert capsys.readouterr().out.endswith("ptrace-attach → bash[7]  refused\n")
+    assert capsys.readouterr().out.endswith("ptrace-attach → bash[7]  refused: EPERM\n")
 
 
 def test_the_view_leaves_births_and_deaths_to_the_records(

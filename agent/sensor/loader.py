@@ -7,7 +7,9 @@ kernel and bcc is at hand; a hook that is refused never takes another one down.
 """
 
 import ctypes
+import hashlib
 import os
+import stat
 import struct
 import tempfile
 from collections.abc import Mapping
@@ -80,23 +82,36 @@ class Compiler:
         return self._cache / name if self._cache else None
 
     def _kept(self, typed: bool) -> Object | None:
+        """Read what was kept; None unless it is whole, and only root could write it."""
         path = self._path(typed)
         try:
-            return msgspec.json.decode(path.read_bytes(), type=Object) if path else None
-        except (msgspec.DecodeError, OSError):
+            if path is None or not _only_roots(path.parent):
+                return None
+            digest, _, body = path.read_bytes().partition(b"\n")
+            if digest.decode() != hashlib.sha256(body).hexdigest():
+                return None
+            return msgspec.json.decode(body, type=Object)
+        except (msgspec.DecodeError, ValueError, OSError):
             return None
 
     def _compile(self, typed: bool) -> Object:
         built = _compile(probe_text(self._btf, typed=typed))
         if path := self._path(typed):
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            body = msgspec.json.encode(built)
             fresh = path.with_suffix(f".{os.getpid()}")
-            fresh.write_bytes(msgspec.json.encode(built))
+            fresh.write_bytes(hashlib.sha256(body).hexdigest().encode() + b"\n" + body)
             fresh.rename(path)
             for other in path.parent.glob("*.json"):
                 if not other.name.startswith(self._key):
                     other.unlink()  # of another kernel, bcc or version
         return built
+
+
+def _only_roots(folder: Path) -> bool:
+    """Whether nobody but root can put a file there: it becomes code in the kernel."""
+    about = folder.stat()
+    return about.st_uid == 0 and not about.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
 def _compile(text: str) -> Object:

@@ -6,15 +6,17 @@ every program, link and map it held.
 """
 
 import ctypes
+import fcntl
 import os
 import secrets
 import struct
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from agent.errors import LoadError, NotPermittedError
+from agent.errors import BusyError, LoadError, NotPermittedError, UsageError
 from agent.sensor import bpf
 
 _BPF_FS_MAGIC = 0xCAFE4A11
@@ -41,6 +43,8 @@ def mount(kind: str, place: Path) -> None:
 def require_bpffs(folder: Path) -> None:
     """Make sure that `folder` lies in bpffs; mounts /sys/fs/bpf when nothing is."""
     parent = folder.parent
+    if "." in folder.name:
+        raise UsageError(f"{folder}: names in a BPF file system have no dots")
     if not _is_bpffs(parent) and parent == Path("/sys/fs/bpf"):
         mount("bpf", parent)
     if not _is_bpffs(parent):
@@ -92,23 +96,56 @@ def _beside(folder: Path, suffix: str) -> Path:
     return folder.with_name(f"{folder.name}-{suffix}")
 
 
+@contextmanager
+def owned(folder: Path) -> Iterator[None]:
+    """Be the one process that reads or replaces these pins; BusyError if one is."""
+    try:
+        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        yield  # nothing is pinned, so nobody reads it
+        return
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError:
+        raise BusyError(f"{folder}: an agent is reading these pins") from None
+    finally:
+        os.close(fd)
+
+
+def unload(folder: Path) -> None:
+    """Remove a pin folder, and what a loader that was killed left beside it."""
+    for one in (folder, _beside(folder, "new"), _beside(folder, "old")):
+        remove(one)
+
+
 def remove(folder: Path) -> None:
-    """Remove a pin folder and with it everything that only it kept alive."""
+    """Remove a pin folder and with it everything that only it kept alive.
+
+    UsageError for a folder that is not one of ours: nothing in it is touched.
+    """
     if not folder.exists():
         return
-    for place, folders, files in os.walk(folder, topdown=False):
-        for name in files:
-            (Path(place) / name).unlink()
-        for name in folders:
-            (Path(place) / name).rmdir()
+    _require_ours(folder)
+    for part in ("maps", "links"):
+        if (folder / part).is_dir():
+            for pin in (folder / part).iterdir():
+                pin.unlink()
+            (folder / part).rmdir()
     folder.rmdir()
+
+
+def _require_ours(folder: Path) -> None:
+    names = {path.name for path in folder.iterdir()}
+    if not _is_bpffs(folder) or folder.is_symlink() or not names <= {"maps", "links"}:
+        raise UsageError(f"{folder} is not a pin folder of this agent; left alone")
 
 
 def loaded(folder: Path) -> Loaded | None:
     """Say what is pinned here; None when nothing usable is."""
     try:
         fd = bpf.get(folder / "maps" / "meta")
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except PermissionError as error:
         raise NotPermittedError(f"{folder} may not be read: {error}") from error

@@ -36,7 +36,7 @@ def current(runtime: Path, folder: Path) -> list[HookState]:
         tried.setdefault(state.sense, []).append(state)
     states = []
     for sense in SENSES:
-        for known in tried.get(sense.name) or _never_loaded(sense):
+        for known in tried.get(sense.name) or _unheard_of(sense, pinned):
             if known.attached and pin_name(known.program, known.target) not in pinned:
                 gone = {
                     "attached": False,
@@ -48,26 +48,44 @@ def current(runtime: Path, folder: Path) -> list[HookState]:
     return states
 
 
-def _never_loaded(sense: Sense) -> list[HookState]:
-    best = sense.rungs[0]
-    return [
-        HookState(
-            sense.name, best.name, one.program, one.target, False, reason="not loaded"
+def _unheard_of(sense: Sense, pinned: set[str]) -> list[HookState]:
+    """Judge by the links alone: no loader has left word, or it was killed."""
+    best, states = sense.rungs[0], []
+    for hook in best.hooks:
+        there = hook.pin in pinned
+        why = "pinned, but no loader has proven it" if there else "not loaded"
+        states.append(
+            HookState(
+                sense.name, best.name, hook.program, hook.target, there, reason=why
+            )
         )
-        for one in best.hooks
-    ]
+    return states
+
+
+def missing(states: list[HookState]) -> list[str]:
+    """Name the senses that no rung gives completely, with the reason of one hook."""
+    lacking = []
+    for sense in SENSES:
+        mine = [state for state in states if state.sense == sense.name]
+        rungs = {state.rung for state in mine}
+        if not any(
+            all(state.proven for state in mine if state.rung == rung) for rung in rungs
+        ):
+            reason = next((state.reason for state in mine if not state.proven), "")
+            lacking.append(f"{sense.name}: {reason or 'not proven'}")
+    return lacking
 
 
 def _kept(runtime: Path) -> list[HookState]:
     try:
         return msgspec.json.decode((runtime / _FILE).read_bytes(), type=list[HookState])
-    except (OSError, msgspec.DecodeError):
+    except (OSError, msgspec.DecodeError, msgspec.ValidationError):
         return []
 
 
 def exit_code(states: list[HookState]) -> int:
-    """0 when everything is attached and proven, 1 when something is not, 2 for none."""
-    if all(state.proven for state in states):
+    """0 when every sense is given and proven, 1 when one is not, 2 for none at all."""
+    if not missing(states):
         return 0
     return 1 if any(state.attached for state in states) else 2
 

@@ -77,6 +77,7 @@ class Stream:
         self.positions = dict(positions)
         self._before: dict[int, dict[str, int]] | None = None
         self._started_ns = started_ns
+        self._since_ns = 0
         self._now = now
         self._pending: dict[int, _Pending] = {}
         self._gaps: dict[int, tuple[int, int]] = {}
@@ -86,12 +87,16 @@ class Stream:
         self.replayed = 0
         """Records read a second time after a crash, and not given out again."""
 
-    def begin_in_the_middle(self, states: list[CpuState]) -> None:
+    def begin_in_the_middle(self, lost: Mapping[int, dict[str, int]]) -> None:
         """Take over from a reader whose records are elsewhere.
 
-        What it had read, and what was lost in its time, is its own to tell.
+        What it had read, and what was `lost` by CPU in its time, is its own to tell.
         """
-        self._before = {cpu: state.lost for cpu, state in enumerate(states)}
+        self._before = dict(lost)
+
+    def begin_at(self, bt_ns: int) -> None:
+        """Leave out what happened before: another ring had it, and was read."""
+        self._since_ns = bt_ns
 
     def _begin(self, cpu: int) -> Position:
         accounted = self._before.get(cpu, {}) if self._before else {}
@@ -171,6 +176,8 @@ class Stream:
         if pending is not None:
             events.append(self._cut(cpu))
         if event.bt_ns < self._started_ns:
+            if event.bt_ns < self._since_ns:
+                return
             event = msgspec.structs.replace(event, backlog=True)
         if isinstance(event, Exec) and _continues(event):
             before = msgspec.structs.replace(self.positions[cpu], seq=event.seq - 1)

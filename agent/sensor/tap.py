@@ -40,8 +40,12 @@ class Tap:
         positions: Mapping[int, Position],
         started_ns: int,
         now: Callable[[], int],
+        before: Mapping[int, dict[str, int]] | None = None,
     ) -> None:
-        """Open the pins; what happened before `started_ns` is marked as backlog."""
+        """Open the pins; what happened before `started_ns` is marked as backlog.
+
+        `before` is what `taken_over` was in a former run.
+        """
         self._folder = folder
         self._now = now
         self._events = pins.open_map(folder, "events")
@@ -51,11 +55,16 @@ class Tap:
         self._cpus = _possible_cpus()
         self._stream = Stream(positions, started_ns, now)
         self._missed = self._misses()
+        self._end_ns = 0
         self._end = self._ring.position
-        self.taken_over = bool(not positions and self._end)
-        """Whether another run had read from these pins, into other records."""
-        if self.taken_over:
-            self._stream.begin_in_the_middle(self._cpu_states())
+        self.taken_over = before
+        """Losses by CPU when the first run of these records took over the pins from
+        one with other records; None if they were always ours."""
+        if before is None and not positions and self._end:
+            states = self._cpu_states()
+            self.taken_over = {cpu: state.lost for cpu, state in enumerate(states)}
+        if self.taken_over is not None:
+            self._stream.begin_in_the_middle(self.taken_over)
 
     def wait(self, seconds: float) -> None:
         """Sleep until there is something to poll, a wake-up, or for that long."""
@@ -65,11 +74,21 @@ class Tap:
         """Let `wait` return when `fd` becomes readable, too."""
         self._ring.wake_on(fd)
 
+    def begin_at(self, bt_ns: int) -> None:
+        """Leave out what happened before: the ring that was replaced had it."""
+        self._stream.begin_at(bt_ns)
+
+    def end_at(self, bt_ns: int) -> None:
+        """Leave out what happened from then on: the ring that replaced this has it."""
+        self._end_ns = bt_ns
+
     def poll(self) -> Polled:
         """Take what is in the ring now; a gap in it is explained at once."""
         batch = self._ring.read()
         self._end = batch.end
         events = self._stream.feed(batch)
+        if self._end_ns:
+            events = [event for event in events if event.bt_ns < self._end_ns]
         losses = self._reconcile() if self._stream.gap else []
         return Polled(events, losses, bool(batch.records))
 
@@ -156,19 +175,6 @@ def snapshot(folder: Path) -> list[Task]:
             whole = len(raw) - len(raw) % size
             return [task(*values) for values in wire.TASK.iter_unpack(raw[:whole])]
     return []
-
-
-def unread_records(folder: Path) -> int:
-    """Count what nobody has read of a ring that is about to be replaced."""
-    fd = pins.open_map(folder, "events")
-    ring, count = RingReader(fd), 0
-    try:
-        while records := ring.read().records:
-            count += len(records)
-    finally:
-        ring.close()
-        os.close(fd)
-    return count
 
 
 def decode_checkpoint(raw: Mapping[str, Any]) -> dict[int, Position]:

@@ -123,6 +123,11 @@ class SegmentWriter:
         """Whether the next `append` begins a new segment, and asks for its header."""
         return self._full
 
+    @property
+    def removed(self) -> bool:
+        """Whether somebody has deleted the segment that is being written."""
+        return self._fd >= 0 and os.fstat(self._fd).st_nlink == 0
+
     def append(self, bodies: Sequence[bytes]) -> None:
         """Write `bodies`, encoded JSON objects, as the next lines with one write(2).
 

@@ -57,11 +57,23 @@ def test_a_hook_whose_link_is_gone_is_not_attached(runtime: Path, folder: Path) 
     assert "gone" in found[0].reason
 
 
-def test_without_a_file_no_hook_is_attached(runtime: Path, folder: Path) -> None:
+def test_without_a_file_a_pinned_hook_is_attached_and_not_proven(
+    runtime: Path, folder: Path
+) -> None:
+    """The loader may have been killed after it had pinned everything."""
     current = status.current(runtime, folder)
     assert current
-    assert not any(one.attached for one in current)
+    assert all(one.attached for one in current)
+    assert not any(one.proven for one in current)
+    assert status.exit_code(current) == 1
+
+
+def test_without_a_file_and_pins_no_hook_is_attached(
+    runtime: Path, tmp_path: Path
+) -> None:
+    current = status.current(runtime, tmp_path / "nothing")
     assert {one.reason for one in current} == {"not loaded"}
+    assert not any(one.attached for one in current)
     assert status.exit_code(current) == 2
 
 
@@ -70,7 +82,7 @@ def test_a_damaged_file_is_no_file(runtime: Path, folder: Path, content: bytes) 
     status.save(runtime, all_hooks())
     (path,) = runtime.iterdir()
     path.write_bytes(content)
-    assert not any(one.attached for one in status.current(runtime, folder))
+    assert not any(one.proven for one in status.current(runtime, folder))
 
 
 def test_unloading_forgets_and_may_be_done_twice(runtime: Path, folder: Path) -> None:
@@ -78,7 +90,7 @@ def test_unloading_forgets_and_may_be_done_twice(runtime: Path, folder: Path) ->
     status.forget(runtime)
     status.forget(runtime)
     assert list(runtime.iterdir()) == []
-    assert not any(one.attached for one in status.current(runtime, folder))
+    assert not any(one.proven for one in status.current(runtime, folder))
 
 
 def test_exit_codes_say_how_much_is_proven() -> None:

@@ -297,16 +297,26 @@ def test_a_backlog_exec_in_pieces_is_backlog() -> None:
 def test_another_reader_s_past_is_its_own_to_tell() -> None:
     stream = a_stream()
     lost = {"exec": 9}
-    stream.begin_in_the_middle(counters(lost, {}))
+    stream.begin_in_the_middle({0: lost, 1: {}})
     events = stream.feed(a_batch(*exits(1000, 1001), *exits(5, cpu=1)))
     assert numbers(events) == [(0, 1000), (0, 1001), (1, 5)]
     assert not stream.gap
     assert stream.reconcile(counters(lost, {}), drained=True) == []
 
 
+def test_what_a_replaced_ring_had_is_left_out() -> None:
+    stream = a_stream(started_ns=NOW + 1)
+    stream.begin_at(NOW)
+    (before, after) = exits(1), exits(2)
+    events = stream.feed(a_batch(*before, *after))
+    late = [event for event in events if event.bt_ns < NOW]
+    assert late == []
+    assert not stream.gap
+
+
 def test_after_the_middle_a_loss_is_a_loss() -> None:
     stream = a_stream()
-    stream.begin_in_the_middle(counters({"exec": 9}))
+    stream.begin_in_the_middle({0: {"exec": 9}})
     stream.feed(a_batch(*exits(1000, 1003)))
     (loss,) = stream.reconcile(counters({"exec": 11}), drained=True)
     assert loss.kinds == {"exec": 2}

@@ -141,9 +141,10 @@ class Daemon:
             "taken_over": self._taken_over(),
         }
 
-    def _taken_over(self) -> Mapping[int, dict[str, int]] | None:
+    def _taken_over(self) -> Mapping[str, dict[str, int]] | None:
         pipeline = self._pipeline
-        return pipeline.tap.taken_over if pipeline else self._resume.taken_over
+        found = pipeline.tap.taken_over if pipeline else self._resume.taken_over
+        return None if found is None else {str(cpu): one for cpu, one in found.items()}
 
     def _about(self) -> dict[str, Any]:
         return {

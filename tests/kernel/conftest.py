@@ -305,11 +305,12 @@ class Agent:
             self.argv(*words), capture_output=True, text=True, timeout=60, check=False
         )
 
-    def start(self) -> "Agent":
+    def start(self, **options: Any) -> "Agent":
         """Start the daemon and return when it says that it is ready."""
+        argv = [*self.argv("run"), *self.options]
         with self._log.open("wb") as log:
             self.process = subprocess.Popen(
-                [*self.argv("run"), *self.options], stdin=subprocess.DEVNULL, stderr=log
+                argv, stdin=subprocess.DEVNULL, stderr=log, **options
             )
         until(self._is_ready, "`ready` on the agent's stderr")
         return self

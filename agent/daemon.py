@@ -56,7 +56,7 @@ class Daemon:
         self._clock = read_clock()
         self._resume = Resume()
         self._load_id = ""
-        self._refusals = 0
+        self._refusals = self._hooks = 0
         self._pipeline: Pipeline = None  # type: ignore[assignment]
 
     def run(self, seconds: float | None = None) -> None:
@@ -226,6 +226,12 @@ class Daemon:
                 reason=pipeline.refusal,
                 records=str(self._config.records),
             )
+        hooks = len(pins.links(Path(self._config.pins)))
+        if hooks < self._hooks:
+            log.error("hooks_removed", before=self._hooks, now=hooks)
+            details = {"hooks": {"before": self._hooks, "now": hooks}}
+            pipeline.tell("hooks-removed", details, clock.boot_ns())
+        self._hooks = hooks
         if self._log.removed:
             raise CorruptError(f"{self._config.records} was removed while in use")
 

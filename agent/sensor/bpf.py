@@ -284,10 +284,10 @@ class _LinkInfo(ctypes.Structure):
 def program_infos(links: Path) -> dict[str, ProgramInfo]:
     """Ask the kernel about each program behind the pinned links, by its name.
 
-    Needs CAP_SYS_ADMIN; without it the answer is empty.
+    Needs CAP_SYS_ADMIN; without it, or when the pins are gone, the answer is empty.
     """
-    infos = {}
-    for pinned in sorted(links.iterdir()):
+    infos: dict[str, ProgramInfo] = {}
+    for pinned in sorted(links.iterdir()) if links.is_dir() else ():
         link = get(pinned)
         about = _LinkInfo()
         try:

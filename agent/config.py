@@ -23,7 +23,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     state: str = "/var/lib/ir-agent"
     runtime: str = "/run/ir-agent"
     pins: str = "/sys/fs/bpf/ir-agent"
-    ring_bytes: int = 8 << 20
+    ring_bytes: int = 16 << 20
     segment_bytes: int = 64 << 20
     processes: int = 65536
     heartbeat_seconds: float = 10.0

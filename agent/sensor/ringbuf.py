@@ -17,8 +17,8 @@ from agent.sensor import bpf
 
 _BUSY, _DISCARD, _HEADER = 1 << 31, 1 << 30, 8
 _LENGTH = struct.Struct("<I").unpack_from
-MAX_BATCH = 1 << 18
-"""Bytes copied out of the ring at a time: some 800 events, which as records need five
+MAX_BATCH = 1 << 17
+"""Bytes copied out of the ring at a time: some 400 events, which as records need five
 times as much."""
 
 

@@ -127,8 +127,6 @@ class Ledger:
     def _open(self, task: Task, known: Literal["seen", "observed"]) -> Process:
         key = task.key
         before = self.by_tgid(key.tgid)
-        if before and not before.exited_ns and before.key.start_ns < key.start_ns:
-            self._end(before, key.start_ns)  # its exit was lost, its pid is not
         entry = Process(
             key,
             known,
@@ -143,8 +141,12 @@ class Ledger:
         if key in self.missing:
             self.kinship += 1
         self._adopt(entry)
-        if before is None or before.key.start_ns <= key.start_ns:
+        # only now may anyone be forgotten: the parent has this child to be kept for
+        if before is None:
             self._by_tgid[key.tgid] = key
+        elif before.key.start_ns <= key.start_ns:
+            self._by_tgid[key.tgid] = key
+            self._end(before, key.start_ns)  # its exit was lost, its pid is not
         else:
             self._end(entry, before.key.start_ns)  # a late word of who had the pid
         self._trim()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from agent.events import NOBODY, Event
+from agent.events import NOBODY, Event, ProcessKey
 from agent.process.ledger import KEPT_ARGV, Ledger
 from tests.builders import (
     INIT,
@@ -211,3 +211,21 @@ def test_a_parent_met_late_is_kept_for_all_its_children() -> None:
     ledger.apply(an_exit(a_task(1000)))
     assert ledger.get(late.key) is not None
     assert ledger.get(SHELL) is not None
+
+
+def test_a_parent_is_kept_for_the_child_that_takes_the_pid_of_its_last_one() -> None:
+    """The old child is forgotten while the new one is opened, and the parent not."""
+    ledger = Ledger(capacity=3, exited=0)
+    for key, parent in (
+        (ProcessKey(1, 1), NOBODY),
+        (ProcessKey(3, 1), ProcessKey(1, 1)),
+        (ProcessKey(1, 2), NOBODY),
+        (ProcessKey(3, 2), ProcessKey(1, 1)),
+    ):
+        ledger.apply(
+            a_failed_exec(
+                task=a_task(key.tgid, start_ns=key.start_ns, real_parent=parent)
+            )
+        )
+    assert ledger.get(ProcessKey(1, 1)) is not None
+    assert ledger.get(ProcessKey(3, 1)) is None

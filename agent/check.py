@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from agent.commandline import Parser
 from agent.config import Config
 from agent.errors import AgentError, CorruptError, UsageError
 from agent.sinks.scan import Follower
@@ -41,16 +42,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code
 
 
-class _Parser(argparse.ArgumentParser):
-    """argparse exits with 2 for a wrong command line; ours is 64, as sysexits.h."""
-
-    def error(self, message: str) -> Any:
-        self.print_usage(sys.stderr)
-        self.exit(UsageError.exit_code, f"{self.prog}: {message}\n")
-
-
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="ir-check", description=__doc__.splitlines()[0])
+    parser = Parser(prog="ir-check", description=__doc__.splitlines()[0])
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     records = commands.add_parser("records", help="show the records of this node")
     records.set_defaults(command=_records)

@@ -16,8 +16,9 @@ from typing import Any
 import msgspec
 import structlog
 
+from agent.commandline import Parser
 from agent.config import Config, check, read_config
-from agent.errors import AgentError, NotPermittedError, UsageError
+from agent.errors import AgentError, NotPermittedError
 
 _FOLDERS = ("state", "runtime", "pins")
 
@@ -48,16 +49,8 @@ def _seconds(text: str) -> float:
     return seconds
 
 
-class _Parser(argparse.ArgumentParser):
-    """argparse exits with 2 for a wrong command line; ours is 64, as sysexits.h."""
-
-    def error(self, message: str) -> Any:
-        self.print_usage(sys.stderr)
-        self.exit(UsageError.exit_code, f"{self.prog}: {message}\n")
-
-
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="ir-agent", description=__doc__.splitlines()[0])
+    parser = Parser(prog="ir-agent", description=__doc__.splitlines()[0])
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for name, command, text in (
         ("load", _load, "load and prove the probes, and leave them pinned"),

@@ -10,12 +10,12 @@ import fcntl
 import os
 import secrets
 import struct
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+from agent import clock
 from agent.errors import BusyError, LoadError, NotPermittedError, UsageError
 from agent.sensor import bpf
 
@@ -77,10 +77,8 @@ def publish(
     (fresh / "maps").mkdir(mode=0o700)
     (fresh / "links").mkdir(mode=0o700)
     meta = bpf.map_create("meta", bpf.MapSpec(bpf.MAP_ARRAY, 4, _META.size, 1, 0))
-    now = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
-    bpf.update(
-        meta, _KEY, _META.pack(object_key.encode(), secrets.token_bytes(16), now)
-    )
+    load_id = secrets.token_bytes(16)
+    bpf.update(meta, _KEY, _META.pack(object_key.encode(), load_id, clock.boot_ns()))
     for name, fd in {**maps, "meta": meta}.items():
         bpf.pin(fd, fresh / "maps" / name)
     for name, fd in links.items():

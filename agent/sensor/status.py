@@ -79,7 +79,7 @@ def missing(states: list[HookState]) -> list[str]:
 def _kept(runtime: Path) -> list[HookState]:
     try:
         return msgspec.json.decode((runtime / _FILE).read_bytes(), type=list[HookState])
-    except (OSError, msgspec.DecodeError, msgspec.ValidationError):
+    except (OSError, msgspec.DecodeError):
         return []
 
 

@@ -60,7 +60,6 @@ class _Pending(msgspec.Struct):
 
     event: Exec
     position: int
-    before: Position
     pieces: list[bytes]
     length: int
     parts: int = 1
@@ -144,7 +143,7 @@ class Stream:
         """Copy a position; before a pending exec, since it will be read again."""
         copy = msgspec.structs.replace(at, accounted=dict(at.accounted))
         if pending := self._pending.get(cpu):
-            copy.seq, copy.bt_ns = pending.before.seq, pending.before.bt_ns
+            copy.seq, copy.bt_ns = pending.event.seq - 1, pending.event.bt_ns
             copy.balance -= pending.missing
         return copy
 
@@ -180,9 +179,7 @@ class Stream:
                 return
             event = msgspec.structs.replace(event, backlog=True)
         if isinstance(event, Exec) and _continues(event):
-            before = msgspec.structs.replace(self.positions[cpu], seq=event.seq - 1)
-            held = _Pending(event, at, before, [event.argv], len(event.argv))
-            self._pending[cpu] = held
+            self._pending[cpu] = _Pending(event, at, [event.argv], len(event.argv))
         else:
             events.append(event)
 

@@ -2,9 +2,10 @@
 /* Ways into another process by system call, with what the kernel answered.
  *
  * The rung of kernels that refuse LSM, fentry and kprobes: system call tracepoints.
- * They see what DAC refused, which the LSM hook never does; they do not see 32-bit
- * callers (these tracepoints are not called for them) and io_uring. The target is
- * found through the caller's pid namespace at entry and looked up again at exit. */
+ * They see what DAC refused, which the LSM hook never does; they do not see calls
+ * made the 32-bit way (these tracepoints are not called for them) and io_uring. The
+ * target is found through the caller's pid namespace at entry and looked up again at
+ * exit. */
 
 #define PTRACE_TRACEME_REQUEST 0
 #define PTRACE_ATTACH_REQUEST  16
@@ -52,17 +53,11 @@ static __always_inline struct task_struct *task_of(struct pid *pid)
 static __always_inline struct task_struct *find_task(u32 nr)
 {
 	struct task_struct *self = (void *)bpf_get_current_task();
-	struct pid *pid = 0;
-	struct pid_namespace *ns = 0;
+	struct pid_namespace *ns = pid_namespace_of(self);
 	struct xa_node *node;
 	void *entry = 0;
-	u32 level = 0;
 	u8 shift = 0;
 
-	PROBE(pid, self, thread_pid);
-	PROBE(level, pid, level);
-	level &= 31;
-	PROBE(ns, pid, numbers[level].ns);
 	PROBE(entry, ns, idr.idr_rt.xa_head);
 #pragma clang loop unroll(disable)
 	for (int i = 0; i < 6; i++) {
@@ -99,7 +94,7 @@ static __always_inline struct file *find_file(u32 fd)
 	return file;
 }
 
-/* One access is over: fold it, or send it. `with_path` names the caller's path. */
+/* One access is over: fold it, or send it. `path`, if any, is in the caller's memory. */
 static __always_inline int report(u32 access, s64 result, struct task_struct *who,
 				  struct task_struct *target, u32 requested, u32 detail,
 				  const char *path)

@@ -113,6 +113,20 @@ static __always_inline void fill_ns(struct ir_task *o, struct task_struct *t,
 #endif
 }
 
+/* Through pointers of any origin: the verifier follows no type through an index. */
+static __always_inline struct pid_namespace *pid_namespace_of(struct task_struct *t)
+{
+	struct pid *pid = 0;
+	struct pid_namespace *ns = 0;
+	u32 level = 0;
+
+	PROBE(pid, t, thread_pid);
+	PROBE(level, pid, level);
+	level &= 31; /* MAX_PID_NS_LEVEL */
+	PROBE(ns, pid, numbers[level].ns);
+	return ns;
+}
+
 /* The pid as the process itself knows it, and the namespace that gave it. */
 static __always_inline void fill_vpid(struct ir_task *o, struct task_struct *leader,
 					bool typed)

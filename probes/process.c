@@ -13,28 +13,12 @@ struct exit_scratch {
 };
 BPF_PERCPU_ARRAY(exit_scratch, struct exit_scratch, 1);
 
-static __always_inline u32 pid_namespace_of(struct task_struct *t)
-{
-	struct pid *pid = 0;
-	struct pid_namespace *ns = 0;
-	u32 level = 0, inum = 0;
-
-	PROBE(pid, t, thread_pid);
-	PROBE(level, pid, level);
-	level &= 31;
-	PROBE(ns, pid, numbers[level].ns);
-	PROBE(inum, ns, ns.inum);
-	return inum;
-}
-
 int on_fork(u64 *ctx)
 {
 	const bool typed = IR_TYPED;
 	struct task_struct *parent = (void *)ctx[0], *child = (void *)ctx[1];
-	
-	u32 zero = 0, flags = 0, pid = 0, tgid = 0;
-	u64 off;
-	u64 clone = 0;
+	u32 zero = 0, flags = 0, pid = 0, tgid = 0, ns_pid = 0;
+	u64 off, clone = 0;
 	void *a = 0, *b = 0;
 	struct fork_scratch *s;
 
@@ -91,7 +75,8 @@ int on_fork(u64 *ctx)
 	READ(b, cb, user_ns);
 	if (a != b)
 		clone |= 0x10000000;
-	if (s->e.task.ns_pid != pid_namespace_of(parent))
+	PROBE(ns_pid, pid_namespace_of(parent), ns.inum);
+	if (s->e.task.ns_pid != ns_pid)
 		clone |= 0x20000000; /* by CLONE_NEWPID, or by unshare before */
 	s->e.clone_flags = clone;
 

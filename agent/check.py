@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from agent.checks import probes
 from agent.commandline import Parser
 from agent.config import Config
 from agent.errors import AgentError, CorruptError, UsageError
@@ -24,16 +25,23 @@ from agent.sinks.verify import Report, verify
 
 _DAMAGED, _UNKNOWN = 2, 3
 _FOLLOW_S = 0.2
+_COMMANDS = ("host", "records", "verify")
+_CHECKS = ("probes",)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code."""
-    options = _parser().parse_args(argv)
+    options = _parser().parse_args(
+        _with_command(sys.argv[1:] if argv is None else argv)
+    )
     try:
         code: int = options.command(options)
     except AgentError as error:
         print(f"ir-check: {error}", file=sys.stderr)
         return error.exit_code
+    except BrokenPipeError:  # whoever was reading has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except OSError as error:
         print(f"ir-check: {error}", file=sys.stderr)
         return _UNKNOWN
@@ -42,9 +50,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code
 
 
+def _with_command(argv: Sequence[str]) -> list[str]:
+    """Put in `host` where no command is named: it is the one asked for most."""
+    given = list(argv)
+    if given and (given[0] in _COMMANDS or given[0] in ("-h", "--help")):
+        return given
+    return ["host", *given]
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(prog="ir-check", description=__doc__.splitlines()[0])
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    host = commands.add_parser("host", help="spot-audit this node (the default)")
+    host.set_defaults(command=_host)
+    host.add_argument(
+        "--only", type=_checks, default=_CHECKS, metavar="CHECK,…", help="these checks"
+    )
+    for folder in ("runtime", "pins"):
+        host.add_argument(f"--{folder}", default=getattr(Config(), folder))
     records = commands.add_parser("records", help="show the records of this node")
     records.set_defaults(command=_records)
     records.add_argument("--follow", action="store_true", help="go on as they come")
@@ -58,23 +81,35 @@ def _parser() -> argparse.ArgumentParser:
     check = commands.add_parser("verify", help="verify the hash chain of the records")
     check.set_defaults(command=_verify)
     check.add_argument("directory", nargs="?", type=Path, help="default STATE/records")
-    for one in (records, check):
+    for one in (host, records, check):
         one.add_argument("--state", default=Config().state, help="the state folder")
         one.add_argument("--json", action="store_true", help="JSON output")
     return parser
+
+
+def _checks(text: str) -> tuple[str, ...]:
+    names = tuple(text.split(","))
+    for name in names:
+        if name not in _CHECKS:
+            known = ", ".join(_CHECKS)
+            raise argparse.ArgumentTypeError(f"{name!r}: there is {known}")
+    return names
+
+
+def _host(options: argparse.Namespace) -> int:
+    finding = probes.check(Path(options.runtime), Path(options.pins))
+    print(probes.render(finding, as_json=options.json), flush=True)
+    return finding.exit_code
 
 
 def _records(options: argparse.Namespace) -> int:
     directory = Path(options.state) / "records"
     wanted = [_condition(text) for text in options.where]
     damage: list[str] = []
-    try:
-        for body in _bodies(directory, damage, follow=options.follow):
-            record = msgspec.json.decode(body)
-            if all(_matches(record, path, value) for path, value in wanted):
-                print(body.decode() if options.json else _line(record), flush=True)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    for body in _bodies(directory, damage, follow=options.follow):
+        record = msgspec.json.decode(body)
+        if all(_matches(record, path, value) for path, value in wanted):
+            print(body.decode() if options.json else _line(record), flush=True)
     return _DAMAGED if damage else 0
 
 
@@ -130,7 +165,9 @@ def _line(record: dict[str, Any]) -> str:
     who = f"{safe(user):<8} {safe(process['name'])}[{process['pid']}]"
     words = " ".join(safe(arg) for arg in process.get("args", []))
     failed = record.get("error", {}).get("code", "")
-    return " ".join(part for part in (head, who, words, failed) if part)
+    by = record.get("ir", {}).get("access", {}).get("denied", "")
+    denied = f"denied by {by}" if by else ""
+    return " ".join(part for part in (head, who, words, failed, denied) if part)
 
 
 def _verify(options: argparse.Namespace) -> int:

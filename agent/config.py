@@ -13,6 +13,7 @@ import msgspec
 import yaml
 
 from agent.errors import UsageError
+from agent.sensor.hooks import RUNGS
 
 DEFAULT_PATH = Path("/etc/ir-agent/agent.yaml")
 
@@ -28,6 +29,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     processes: int = 65536
     heartbeat_seconds: float = 10.0
     nice: int = -10
+    forbidden_rungs: tuple[str, ...] = ()
 
     @property
     def records(self) -> Path:
@@ -129,6 +131,11 @@ def _check_sizes(config: Config, path: Path, source: bytes) -> None:
     if config.ring_bytes & (config.ring_bytes - 1):
         where = _where(path, source, "ring_bytes")
         raise UsageError(f"{where}: ring_bytes must be a power of two")
+    for rung in config.forbidden_rungs:
+        if rung not in RUNGS:
+            where = _where(path, source, "forbidden_rungs")
+            known = ", ".join(RUNGS)
+            raise UsageError(f"{where}: there is no rung {rung!r}; there are {known}")
     for key in ("state", "runtime", "pins"):
         if not getattr(config, key):
             raise UsageError(f"{_where(path, source, key)}: {key} is empty")

@@ -74,6 +74,13 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
     for folder in _FOLDERS:
         parser.add_argument(f"--{folder}", help=f"the {folder} folder")
     parser.add_argument("--ring-bytes", type=int, help="size of the ring buffer")
+    parser.add_argument(
+        "--forbid",
+        dest="forbidden_rungs",
+        type=lambda text: tuple(filter(None, text.split(","))),
+        metavar="RUNG,…",
+        help="do not take these rungs of the hook ladder",
+    )
     parser.add_argument("--json", action="store_true", help="output as JSON")
 
 
@@ -82,7 +89,7 @@ def _config(options: argparse.Namespace) -> Config:
     config = read_config(options.config)
     given = {
         name: getattr(options, name)
-        for name in (*_FOLDERS, "ring_bytes")
+        for name in (*_FOLDERS, "ring_bytes", "forbidden_rungs")
         if getattr(options, name) is not None
     }
     values = {**msgspec.structs.asdict(config), **given}
@@ -121,14 +128,18 @@ def _require_root() -> None:
 
 def _load(config: Config, options: argparse.Namespace) -> int:
     _require_root()
-    from agent.sensor import loader, pins, status  # noqa: PLC0415 - only this needs it
+    from agent.checks import probes  # noqa: PLC0415 - only some commands need it
+    from agent.sensor import loader, pins, status  # noqa: PLC0415
 
     folder, runtime = Path(config.pins), Path(config.runtime)
     with pins.owned(folder):
-        states = loader.load(folder, config.ring_bytes, config.cache)
+        states = loader.load(
+            folder, config.ring_bytes, config.cache, config.forbidden_rungs
+        )
     status.save(runtime, states)
-    print(status.render(states, as_json=options.json))
-    return status.exit_code(states)
+    found = probes.Finding(states, "", status.exit_code(states))
+    print(probes.render(found, as_json=options.json))
+    return found.exit_code
 
 
 def _unload(config: Config, options: argparse.Namespace) -> int:
@@ -145,11 +156,11 @@ def _unload(config: Config, options: argparse.Namespace) -> int:
 
 def _status(config: Config, options: argparse.Namespace) -> int:
     _require_root()
-    from agent.sensor import status  # noqa: PLC0415
+    from agent.checks import probes  # noqa: PLC0415
 
-    states = status.current(Path(config.runtime), Path(config.pins))
-    print(status.render(states, as_json=options.json))
-    return status.exit_code(states)
+    found = probes.check(Path(config.runtime), Path(config.pins))
+    print(probes.render(found, as_json=options.json))
+    return found.exit_code
 
 
 def _run(config: Config, options: argparse.Namespace) -> int:

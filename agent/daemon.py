@@ -32,7 +32,8 @@ from agent.resume import Resume
 from agent.sensor import pins, status
 from agent.sensor.identity import object_key
 from agent.sensor.pins import Loaded
-from agent.sensor.tap import Tap, snapshot
+from agent.sensor.tap import Tap
+from agent.sensor.tasks import snapshot
 from agent.sinks.record import ClockMap, Host, Renderer
 from agent.sinks.segment import SegmentWriter
 from agent.sinks.text import NAMESPACES
@@ -83,11 +84,12 @@ class Daemon:
         )
         stack.callback(self._log.close)
         before, old = pins.loaded(folder), None
+        wanted = object_key(config.forbidden_rungs)
         with pins.owned(folder):  # somebody else's pins are not replaced
-            if before and before.object_key != object_key():
+            if before and before.object_key != wanted:
                 old = self._tap(before, clock.boot_ns())
                 stack.callback(old.close)
-        self._loaded = require_loaded(config)
+        self._loaded = require_loaded(config, wanted)
         stack.enter_context(pins.owned(folder))
         started = clock.boot_ns()
         tap = self._tap(self._loaded, started)
@@ -214,6 +216,11 @@ class Daemon:
                 wake_at = min(settle_at, until) if until else settle_at
                 pipeline.tap.wait(max(0.0, (wake_at - now) / 1e9))
 
+    def _pinned(self) -> int:
+        """Count what is attached or can be run."""
+        folder = Path(self._config.pins)
+        return len(pins.links(folder)) + len(pins.programs(folder))
+
     def _once_a_second(self) -> None:
         pipeline = self._pipeline
         pipeline.set_clock(self._clock)
@@ -226,7 +233,7 @@ class Daemon:
                 reason=pipeline.refusal,
                 records=str(self._config.records),
             )
-        hooks = len(pins.links(Path(self._config.pins)))
+        hooks = self._pinned()
         if hooks < self._hooks:
             log.error("hooks_removed", before=self._hooks, now=hooks)
             details = {"hooks": {"before": self._hooks, "now": hooks}}
@@ -246,7 +253,7 @@ class Daemon:
             "evicted_ancestors": ledger.evicted_ancestors,
             "cpu_seconds": round(time.process_time(), 3),
             "resident_bytes": _resident_bytes(),
-            "hooks": len(pins.links(Path(self._config.pins))),
+            "hooks": self._pinned(),
             **self._pipeline.tap.counters(),
         }
         self._pipeline.tell("heartbeat", {"heartbeat": details}, now)
@@ -319,17 +326,18 @@ def read_clock() -> ClockMap:
     return ClockMap(clock.wall_anchor().offset_ns, *clock.kernel_state())
 
 
-def require_loaded(config: Config) -> Loaded:
-    """Load the probes unless this version of them is pinned already."""
+def require_loaded(config: Config, wanted: str) -> Loaded:
+    """Load the probes unless those of the key `wanted` are pinned already."""
     folder = Path(config.pins)
     found = pins.loaded(folder)
-    if found and found.object_key == object_key():
+    if found and found.object_key == wanted:
         return found
     # -P: what lies in the current folder is not ours to run
     command = [sys.executable, "-P", "-m", "agent", "load"]
     for name in ("state", "runtime", "pins"):
         command += [f"--{name}", str(getattr(config, name))]
     command += ["--ring-bytes", str(config.ring_bytes)]
+    command += ["--forbid", ",".join(config.forbidden_rungs)]
     done = subprocess.run(command, check=False, capture_output=True, text=True)  # noqa: S603
     found = pins.loaded(folder)
     if done.returncode not in (0, 1) or found is None:  # 1: some sense is missing

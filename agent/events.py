@@ -54,6 +54,16 @@ class AccessKind(IntEnum):
     MEM_OPEN = 6
     PIDFD_GETFD = 7
     TRACE_INHERITED = 8
+    OTHER_ACCESS = 9
+
+
+class Denied(IntEnum):
+    """Which rung of the guard refused an access (enum ir_denied of probes/event.h)."""
+
+    NOT = 0
+    LSM = 1
+    FMOD_RET = 2
+    SIGNAL = 3
 
 
 class Executable(msgspec.Struct, frozen=True, gc=False, eq=False):
@@ -199,7 +209,8 @@ class Access(Reported, frozen=True, gc=False):
 
     `count` accesses of this kind, pair and result happened between `first_ns` and
     `last_ns`; the first is an event at once, repeats fold into one a second.
-    `result` is what the system call returned, a negative errno when refused.
+    `result` is what the system call returned, a negative errno when refused. `denied`
+    says that the guard refused it, and how.
     """
 
     target: Task
@@ -210,6 +221,7 @@ class Access(Reported, frozen=True, gc=False):
     last_ns: int
     requested_pid: int
     detail: int
+    denied: Denied
     path: bytes
 
 

@@ -49,6 +49,8 @@ class LiveView:
                 what, paint = f"{action(event.kind)} → {whom}", _YELLOW
                 if event.result < 0:
                     what, paint = f"{what}  refused: {error_name(-event.result)}", _RED
+                if event.denied:
+                    what, paint = f"{what}  denied: {event.denied.name.lower()}", _RED
             case _:
                 return ""
         moment = rfc3339(event.bt_ns + clock.wall_anchor().offset_ns)[11:23]

@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /* Ways into another process by system call, with what the kernel answered.
  *
- * The rung of kernels that refuse LSM, fentry and kprobes: system call tracepoints.
- * They see what DAC refused, which the LSM hook never does; they do not see calls
- * made the 32-bit way (these tracepoints are not called for them) and io_uring. The
- * target is found through the caller's pid namespace at entry and looked up again at
- * exit. */
+ * At the system call, because the LSM hook would tell neither the way nor the result,
+ * and never sees what DAC refused. The target is found through the caller's pid
+ * namespace at the start of the call and looked up again at its end. */
 
 #define PTRACE_TRACEME_REQUEST 0
 #define PTRACE_ATTACH_REQUEST  16
@@ -24,7 +22,7 @@ struct fold_key {
 	u32 target_tid;
 	u32 access;
 	u32 detail; /* a first open for writing is not a repeat of one for reading */
-	u32 pad;
+	u32 denied;
 };
 struct fold {
 	u64 sent_ns;
@@ -38,43 +36,6 @@ struct access_scratch {
 	char data[CWD_MAX + PATH_GIVEN];
 };
 BPF_PERCPU_ARRAY(access_scratch, struct access_scratch, 1);
-
-static __always_inline struct task_struct *task_of(struct pid *pid)
-{
-	struct hlist_node *link = 0;
-
-	PROBE(link, pid, tasks[0].first); /* PIDTYPE_PID */
-	if (!link)
-		return 0;
-	return (void *)link - __builtin_offsetof(struct task_struct, pid_links);
-}
-
-/* find_task_by_vpid(): the pid namespace's idr is an xarray of radix nodes. */
-static __always_inline struct task_struct *find_task(u32 nr)
-{
-	struct task_struct *self = (void *)bpf_get_current_task();
-	struct pid_namespace *ns = pid_namespace_of(self);
-	struct xa_node *node;
-	void *entry = 0;
-	u8 shift = 0;
-
-	PROBE(entry, ns, idr.idr_rt.xa_head);
-#pragma clang loop unroll(disable)
-	for (int i = 0; i < 6; i++) {
-		if (((u64)entry & 3) != 2 || (u64)entry <= 4096)
-			break; /* not a node */
-		node = (void *)((u64)entry - 2);
-		PROBE(shift, node, shift);
-		if (!i && (u64)nr >> shift >= IR_XA_SLOTS)
-			return 0; /* beyond the tree */
-		entry = 0;
-		bpf_probe_read_kernel(&entry, sizeof(entry),
-				      &node->slots[(nr >> (shift & 31)) & (IR_XA_SLOTS - 1)]);
-	}
-	if (!entry || (u64)entry & 3)
-		return 0;
-	return task_of(entry);
-}
 
 static __always_inline struct file *find_file(u32 fd)
 {
@@ -97,7 +58,7 @@ static __always_inline struct file *find_file(u32 fd)
 /* One access is over: fold it, or send it. `path`, if any, is in the caller's memory. */
 static __always_inline int report(u32 access, s64 result, struct task_struct *who,
 				  struct task_struct *target, u32 requested, u32 detail,
-				  const char *path)
+				  u32 denied, const char *path)
 {
 	u32 zero = 0, flags;
 	u64 off, before;
@@ -115,6 +76,7 @@ static __always_inline int report(u32 access, s64 result, struct task_struct *wh
 	key.result = result < 0 ? result : 0;
 	key.access = access;
 	key.detail = detail;
+	key.denied = denied;
 	key.target_tid = requested;
 	if (target) {
 		fill_key(&key.target_tgid, &key.target_start_ns, target, false);
@@ -147,26 +109,29 @@ static __always_inline int report(u32 access, s64 result, struct task_struct *wh
 	e->access = access;
 	e->requested_pid = requested;
 	e->detail = detail;
-	e->pad = 0;
+	e->denied = denied;
 	off = put_cwd(s->data, 0, CWD_MAX, who, &flags);
 	e->len[0] = off;
 	e->len[1] = e->len[3] = 0;
 	before = off;
-	HIDE(off);
-	if (off > CWD_MAX) {
+	if (BEYOND(off, CWD_MAX)) {
 		count_lost(IR_ACCESS);
 		return 0;
 	}
 	if (path) {
+#if IR_WAY == IR_BY_TRACEPOINT
 		flags |= IR_F_PATH_IS_TARGET | IR_F_CALLER_MEMORY;
 		n = bpf_probe_read_user_str(s->data + off, PATH_GIVEN, path);
+#else
+		flags |= IR_F_PATH_IS_TARGET;
+		n = bpf_probe_read_kernel_str(s->data + off, PATH_GIVEN, path);
+#endif
 		if (n > 0 && n <= PATH_GIVEN)
 			off += n;
 	}
 	e->len[2] = off - before;
 	e->head.flags = flags;
-	HIDE(off);
-	if (off > CWD_MAX + PATH_GIVEN) {
+	if (BEYOND(off, CWD_MAX + PATH_GIVEN)) {
 		count_lost(IR_ACCESS);
 		return 0;
 	}
@@ -179,49 +144,45 @@ static __always_inline int report(u32 access, s64 result, struct task_struct *wh
 	return 0;
 }
 
-static __always_inline int enter(u32 nr, u32 access, u32 pid, u64 detail)
+static __always_inline int enter(struct call *call, u32 access, u32 pid, u64 detail)
 {
-	struct inflight call = {.nr = nr, .what = access};
+	struct inflight kept = {.nr = call->nr, .what = access};
 	struct task_struct *target = find_task(pid);
 
-	call.args[0] = pid;
-	call.args[1] = detail;
-	if (target)
-		fill_key(&call.target_tgid, &call.target_start_ns, target, false);
-	return remember(&call, IR_ACCESS);
+	kept.args[0] = pid;
+	kept.args[1] = detail;
+	if (target) {
+		fill_key(&kept.target_tgid, &kept.target_start_ns, target, false);
+		kept.denied = hold_off(target);
+	}
+	return remember(&kept, IR_ACCESS, 0);
 }
 
-int ptrace_enter(struct trace_event_raw_sys_enter *ctx)
+static __always_inline int ptrace_entered(struct call *call)
 {
-	u64 request = ctx->args[0];
+	u64 request = call->args[0];
 
 	if (request == PTRACE_ATTACH_REQUEST)
-		return enter(CALL_NR(ctx), IR_PTRACE_ATTACH, ctx->args[1], 0);
+		return enter(call, IR_PTRACE_ATTACH, call->args[1], 0);
 	if (request == PTRACE_SEIZE_REQUEST)
-		return enter(CALL_NR(ctx), IR_PTRACE_SEIZE, ctx->args[1], ctx->args[3]);
+		return enter(call, IR_PTRACE_SEIZE, call->args[1], call->args[3]);
 	if (request == PTRACE_TRACEME_REQUEST)
-		return enter(CALL_NR(ctx), IR_PTRACE_TRACEME, 0, 0);
+		return enter(call, IR_PTRACE_TRACEME, 0, 0);
 	return 0;
 }
+ON_CALL(ptrace)
 
-int vm_read_enter(struct trace_event_raw_sys_enter *ctx)
+static __always_inline int vm_read_entered(struct call *call)
 {
-	return enter(CALL_NR(ctx), IR_VM_READ, ctx->args[0], 0);
+	return enter(call, IR_VM_READ, call->args[0], 0);
 }
+ON_CALL(vm_read)
 
-int vm_write_enter(struct trace_event_raw_sys_enter *ctx)
+static __always_inline int vm_write_entered(struct call *call)
 {
-	return enter(CALL_NR(ctx), IR_VM_WRITE, ctx->args[0], 0);
+	return enter(call, IR_VM_WRITE, call->args[0], 0);
 }
-
-int pidfd_getfd_enter(struct trace_event_raw_sys_enter *ctx)
-{
-	struct inflight call = {.nr = CALL_NR(ctx), .what = IR_PIDFD_GETFD};
-
-	call.args[0] = ctx->args[0];
-	call.args[1] = ctx->args[1];
-	return remember(&call, IR_ACCESS);
-}
+ON_CALL(vm_write)
 
 static __always_inline struct pid *pid_of_pidfd(u32 fd)
 {
@@ -238,17 +199,28 @@ static __always_inline struct pid *pid_of_pidfd(u32 fd)
 	return pid;
 }
 
-/* ptrace, process_vm_readv, process_vm_writev and pidfd_getfd have returned. */
-int access_result(struct trace_event_raw_sys_exit *ctx)
+static __always_inline int getfd_entered(struct call *call)
 {
-	u64 self = bpf_get_current_task(), start_ns = 0;
+	struct inflight kept = {.nr = call->nr, .what = IR_PIDFD_GETFD};
+
+	kept.args[0] = call->args[0];
+	kept.args[1] = call->args[1];
+	kept.denied = hold_off(task_of(pid_of_pidfd(call->args[0])));
+	return remember(&kept, IR_ACCESS, 0);
+}
+ON_CALL(getfd)
+
+/* ptrace, process_vm_readv, process_vm_writev and pidfd_getfd have returned. */
+static __always_inline int access_returned(u32 nr, s64 result)
+{
+	u64 self = bpf_get_current_task(), start_ns = 0, stopped;
 	struct inflight *found = inflight.lookup(&self), call;
 	struct task_struct *who = (void *)self, *target = 0, *parent = 0;
 	struct pid *pid;
 	u32 tgid = 0;
 	u64 named;
 
-	if (!found || found->nr != CALL_NR(ctx))
+	if (!found || !found->what || found->nr != nr)
 		return 0;
 	call = *found;
 	inflight.delete(&self);
@@ -258,7 +230,7 @@ int access_result(struct trace_event_raw_sys_exit *ctx)
 		target = who;
 		who = parent;
 	} else if (call.what == IR_PIDFD_GETFD) {
-		if (ctx->ret != -9) { /* -EBADF: it may not be a pidfd at all */
+		if (result != -9) { /* -EBADF: it may not be a pidfd at all */
 			pid = pid_of_pidfd(named);
 			target = task_of(pid);
 			named = pid_number(pid, false);
@@ -269,8 +241,13 @@ int access_result(struct trace_event_raw_sys_exit *ctx)
 		if (start_ns != call.target_start_ns)
 			target = 0; /* the pid belongs to another one by now */
 	}
-	return report(call.what, ctx->ret, who, target, named, call.args[1], 0);
+	if (call.denied == IR_DENIED_SIGNAL && call.what == IR_PTRACE_ATTACH && !result) {
+		stopped = (u64)target;
+		spared.update(&stopped, &self);
+	}
+	return report(call.what, result, who, target, named, call.args[1], call.denied, 0);
 }
+AFTER_CALL(access)
 
 /* PTRACE_O_TRACEFORK and its kin: the child is born traced, and nobody attached. */
 int on_fork_traced(u64 *ctx)
@@ -282,5 +259,5 @@ int on_fork_traced(u64 *ctx)
 	if (!traced)
 		return 0;
 	PROBE(tracer, child, parent);
-	return report(IR_TRACE_INHERITED, 0, tracer, child, 0, 0, 0);
+	return report(IR_TRACE_INHERITED, 0, tracer, child, 0, 0, IR_DENIED_NOT, 0);
 }

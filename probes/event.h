@@ -17,7 +17,7 @@ typedef int s32;
 typedef long long s64;
 #endif
 
-#define IR_WIRE_VERSION 1
+#define IR_WIRE_VERSION 2
 
 enum ir_kind {
 	IR_EXEC = 1,        /* a new program runs; argv continues in IR_ARGV */
@@ -57,6 +57,15 @@ enum ir_access {
 	IR_MEM_OPEN = 6,       /* /proc/PID/mem, /proc/PID/task/TID/mem */
 	IR_PIDFD_GETFD = 7,
 	IR_TRACE_INHERITED = 8, /* born traced: PTRACE_O_TRACEFORK and its kin, CLONE_PTRACE */
+	IR_OTHER_ACCESS = 9,   /* a way that no sense knows, refused by the guard */
+};
+
+/* Who refused an access to a guarded process, before the kernel's own rules did. */
+enum ir_denied {
+	IR_DENIED_NOT = 0,
+	IR_DENIED_LSM = 1,
+	IR_DENIED_FMOD_RET = 2,
+	IR_DENIED_SIGNAL = 3, /* the caller was killed on its way out */
 };
 
 struct ir_head {
@@ -181,8 +190,9 @@ struct ir_access_event {
 	s64 result;    /* what the system call returned */
 	u32 access;    /* enum ir_access */
 	u32 requested_pid; /* as the caller named it, in its own pid namespace */
-	u32 detail;    /* pidfd_getfd: the target's descriptor; mem open: open flags */
-	u32 pad;
+	u32 detail;    /* pidfd_getfd: the target's descriptor; mem open: open flags;
+			* other: PTRACE_MODE_* */
+	u32 denied;    /* enum ir_denied */
 	u32 len[4]; /* cwd, target's cwd (unused: 0), path as given, unused */
 };
 

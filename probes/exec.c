@@ -1,13 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* A new program runs in a process, or execve said why not. */
+/* A new program runs in a process. */
 
 #define ARGV_FIRST   4096  /* argv bytes that travel in the exec record itself */
 #define ARGV_CHUNK   24576
 #define ARGV_CHUNKS  256   /* 6 MiB: three quarters of _STK_LIM, the kernel's own limit */
 #define ENV_VARS     512
 #define ENV_VALUE    1024
-#define FAILED_ARGS  128
-#define FAILED_BYTES 16384
 
 struct exec_scratch {
 	struct ir_exec e;
@@ -21,18 +19,18 @@ struct argv_scratch {
 };
 BPF_PERCPU_ARRAY(argv_scratch, struct argv_scratch, 1);
 
-struct exec_failed_scratch {
-	struct ir_exec_failed e;
-	char data[FIELDS_MAX];
-};
-BPF_PERCPU_ARRAY(exec_failed_scratch, struct exec_failed_scratch, 1);
-
+#if IR_BY_TYPE_ONLY
+static __always_inline u64 put_kernel_string(char *data, u64 off, const char *s, u32 *flags)
+{
+	*flags |= IR_F_NAME_CUT;
+	return off;
+}
+#else
 static __always_inline u64 put_kernel_string(char *data, u64 off, const char *s, u32 *flags)
 {
 	long n;
 
-	HIDE(off);
-	if (off > FIELDS_MAX - STR_MAX) {
+	if (BEYOND(off, FIELDS_MAX - STR_MAX)) {
 		*flags |= IR_F_NAME_CUT;
 		return off;
 	}
@@ -43,6 +41,7 @@ static __always_inline u64 put_kernel_string(char *data, u64 off, const char *s,
 		*flags |= IR_F_NAME_CUT;
 	return off + n;
 }
+#endif
 
 /* Keep the variables whose first eight bytes are on the list that the loader
  * generates; user space compares the whole name. */
@@ -56,8 +55,7 @@ static __always_inline u64 put_env(char *data, u64 off, u64 p, u64 end, u32 *fla
 	for (int i = 0; i < ENV_VARS; i++) {
 		if (p >= end)
 			return off;
-		HIDE(off);
-		if (off > FIELDS_MAX - STR_MAX - ENV_VALUE)
+		if (BEYOND(off, FIELDS_MAX - STR_MAX - ENV_VALUE))
 			break;
 		n = bpf_probe_read_user_str(data + off, ENV_VALUE, (void *)p);
 		if (n <= 0 || n > ENV_VALUE)
@@ -109,8 +107,7 @@ static __always_inline void send_argv(struct ir_task *t, u64 start, u64 end)
 			continue;
 		}
 		n = left;
-		HIDE(n);
-		if (n >= ARGV_CHUNK)
+		if (BEYOND(n, ARGV_CHUNK - 1))
 			return;
 		s->e.len[0] = n;
 		if (bpf_probe_read_user(s->data, n, (void *)(start + off)))
@@ -135,7 +132,10 @@ int on_exec(u64 *ctx)
 	struct file *file = 0;
 	const char *name = 0, *interp = 0;
 	u64 start = 0, end = 0, env = 0, env_end = 0, task_size = 0;
+	u64 self = (u64)t;
 
+	/* on arm64 before 6.0 a successful exec has no sys_exit event to do it */
+	inflight.delete(&self);
 	if (!s)
 		return 0;
 	flags = fill_task(&s->e.task, t, typed);
@@ -145,7 +145,7 @@ int on_exec(u64 *ctx)
 		flags |= IR_F_NONLEADER;
 	READ(mm, t, mm);
 	READ(task_size, mm, task_size);
-	if (task_size <= 0xffffffffULL)
+	if (task_size <= 0x100000000ULL)
 		flags |= IR_F_COMPAT;
 	READ(s->e.argc, bprm, argc);
 	READ(s->e.envc, bprm, envc);
@@ -177,9 +177,7 @@ int on_exec(u64 *ctx)
 	n = ARGV_FIRST;
 	if (end - start < ARGV_FIRST)
 		n = end - start;
-	HIDE(off);
-	HIDE(n);
-	if (n > ARGV_FIRST || off > FIELDS_MAX - ARGV_FIRST) {
+	if (BEYOND(n, ARGV_FIRST) || BEYOND(off, FIELDS_MAX - ARGV_FIRST)) {
 		count_lost(IR_EXEC); /* the bounds above rule it out; the verifier asks */
 		return 0;
 	}
@@ -191,109 +189,5 @@ int on_exec(u64 *ctx)
 	submit(&s->e.head, IR_EXEC, sizeof(s->e) + off + n);
 	if (end - start > ARGV_FIRST && !fault) /* else nobody could place the rest */
 		send_argv(&s->e.task, start, end);
-	return 0;
-}
-
-static __always_inline int exec_enter(u32 nr, u64 path, u64 argv)
-{
-	struct inflight call = {.nr = nr};
-
-	call.args[0] = path;
-	call.args[1] = argv;
-	return remember(&call, IR_EXEC_FAILED);
-}
-
-int execve_enter(struct trace_event_raw_sys_enter *ctx)
-{
-	return exec_enter(CALL_NR(ctx), ctx->args[0], ctx->args[1]);
-}
-
-int execveat_enter(struct trace_event_raw_sys_enter *ctx)
-{
-	return exec_enter(CALL_NR(ctx), ctx->args[1], ctx->args[2]);
-}
-
-/* Append the caller's argv. These are its own pointers: another thread may have
- * changed them since the kernel looked, which IR_F_CALLER_MEMORY says. */
-static __always_inline u64 put_caller_argv(struct exec_failed_scratch *s, u64 off,
-					   const char *const *argv, u32 *flags)
-{
-	const char *arg;
-	u64 start = off;
-	long n;
-
-#pragma clang loop unroll(disable)
-	for (u32 i = 0; i < FAILED_ARGS; i++) {
-		arg = 0;
-		if (bpf_probe_read_user(&arg, sizeof(arg), &argv[i])) {
-			*flags |= IR_F_ARGV_FAULT;
-			return off;
-		}
-		if (!arg)
-			return off;
-		HIDE(off);
-		if (off > FIELDS_MAX - STR_MAX || off - start > FAILED_BYTES)
-			break;
-		n = bpf_probe_read_user_str(s->data + off, STR_MAX, arg);
-		if (n <= 0 || n > STR_MAX) {
-			*flags |= IR_F_ARGV_FAULT;
-			return off;
-		}
-		off += n;
-		s->e.argc = i + 1;
-		if (n == STR_MAX)
-			break;
-	}
-	*flags |= IR_F_ARGV_CUT;
-	return off;
-}
-
-/* execve and execveat have returned; one that succeeded was seen by on_exec. */
-int exec_result(struct trace_event_raw_sys_exit *ctx)
-{
-	u64 self = bpf_get_current_task();
-	struct inflight *call = inflight.lookup(&self);
-	struct exec_failed_scratch *s;
-	u32 zero = 0, flags;
-	u64 off, before;
-	u64 path, argv;
-	long n;
-
-	if (!call || call->nr != CALL_NR(ctx))
-		return 0;
-	path = call->args[0];
-	argv = call->args[1];
-	inflight.delete(&self);
-	s = exec_failed_scratch.lookup(&zero);
-	if (ctx->ret >= 0 || !s)
-		return 0;
-	flags = fill_task(&s->e.task, (void *)self, false) | IR_F_CALLER_MEMORY;
-	s->e.error = ctx->ret;
-	s->e.argc = 0;
-	off = put_cwd(s->data, 0, CWD_MAX, (void *)self, &flags);
-	s->e.len[0] = off;
-	before = off;
-	HIDE(off);
-	if (off > FIELDS_MAX - STR_MAX) {
-		count_lost(IR_EXEC_FAILED);
-		return 0;
-	}
-	n = bpf_probe_read_user_str(s->data + off, STR_MAX, (void *)path);
-	if (n <= 0 || n >= STR_MAX)
-		flags |= IR_F_NAME_CUT;
-	if (n > 0 && n <= STR_MAX)
-		off += n;
-	s->e.len[1] = off - before;
-	before = off;
-	off = put_caller_argv(s, off, (void *)argv, &flags);
-	s->e.len[2] = off - before;
-	s->e.len[3] = 0;
-	HIDE(off);
-	if (off > FIELDS_MAX) {
-		count_lost(IR_EXEC_FAILED);
-		return 0;
-	}
-	s->e.head.flags = flags;
-	submit(&s->e.head, IR_EXEC_FAILED, sizeof(s->e) + off);
 	return 0;
 }

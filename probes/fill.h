@@ -18,9 +18,21 @@
 #define PROBE(dst, ptr, member) \
 	bpf_probe_read_kernel(&(dst), sizeof(dst), &(ptr)->member)
 
-/* Keeps the compiler from folding a checked length into other arithmetic, whose
- * bounds the verifier can't follow. */
-#define HIDE(x) asm volatile("" : "+r"(x))
+/* A kernel that lets no program read its memory freely (lockdown=confidentiality) still
+ * allows reads by type. IR_BY_TYPE_ONLY leaves out what they can't give: paths and
+ * names, numbers in nested pid namespaces, and whether an executable is a memfd. */
+
+/* A check of an offset or length that the verifier follows. In assembly, because the
+ * compiler folds it into other arithmetic, or compares the bound with the offset: verifiers
+ * before 6.2 then go on with an offset that is both above and below its bound. */
+#define BEYOND(x, max) \
+	({ \
+		u64 beyond_; \
+		asm volatile("%0 = 1\n\tif %1 > %2 goto +1\n\t%0 = 0" \
+			     : "=&r"(beyond_), "+r"(x) \
+			     : "ri"(max)); \
+		beyond_; \
+	})
 
 #define NAME_MAX_1   256  /* one path component and its NUL */
 #define STR_MAX      4096 /* one path as the caller gave it */
@@ -113,6 +125,7 @@ static __always_inline void fill_ns(struct ir_task *o, struct task_struct *t,
 #endif
 }
 
+#if !IR_BY_TYPE_ONLY
 /* Through pointers of any origin: the verifier follows no type through an index. */
 static __always_inline struct pid_namespace *pid_namespace_of(struct task_struct *t)
 {
@@ -126,6 +139,44 @@ static __always_inline struct pid_namespace *pid_namespace_of(struct task_struct
 	PROBE(ns, pid, numbers[level].ns);
 	return ns;
 }
+
+static __always_inline struct task_struct *task_of(struct pid *pid)
+{
+	struct hlist_node *link = 0;
+
+	PROBE(link, pid, tasks[0].first); /* PIDTYPE_PID */
+	if (!link)
+		return 0;
+	return (void *)link - __builtin_offsetof(struct task_struct, pid_links);
+}
+
+/* find_task_by_vpid(): the pid namespace's idr is an xarray of radix nodes. */
+static __always_inline struct task_struct *find_task(u32 nr)
+{
+	struct task_struct *self = (void *)bpf_get_current_task();
+	struct pid_namespace *ns = pid_namespace_of(self);
+	struct xa_node *node;
+	void *entry = 0;
+	u8 shift = 0;
+
+	PROBE(entry, ns, idr.idr_rt.xa_head);
+#pragma clang loop unroll(disable)
+	for (int i = 0; i < 6; i++) {
+		if (((u64)entry & 3) != 2 || (u64)entry <= 4096)
+			break; /* not a node */
+		node = (void *)((u64)entry - 2);
+		PROBE(shift, node, shift);
+		if (!i && (u64)nr >> shift >= IR_XA_SLOTS)
+			return 0; /* beyond the tree */
+		entry = 0;
+		bpf_probe_read_kernel(&entry, sizeof(entry),
+				      &node->slots[(nr >> (shift & 31)) & (IR_XA_SLOTS - 1)]);
+	}
+	if (!entry || (u64)entry & 3)
+		return 0;
+	return task_of(entry);
+}
+#endif
 
 /* The pid as the process itself knows it, and the namespace that gave it. */
 static __always_inline void fill_vpid(struct ir_task *o, struct task_struct *leader,
@@ -145,10 +196,12 @@ static __always_inline void fill_vpid(struct ir_task *o, struct task_struct *lea
 		READ(o->ns_pid, ns, ns.inum);
 		return;
 	}
+#if !IR_BY_TYPE_ONLY
 	level &= 31; /* MAX_PID_NS_LEVEL; the verifier follows no type through an index */
 	PROBE(o->vpid, pid, numbers[level].nr);
 	PROBE(ns, pid, numbers[level].ns);
 	PROBE(o->ns_pid, ns, ns.inum);
+#endif
 }
 
 static __always_inline void fill_cred(struct ir_task *o, struct task_struct *t,
@@ -158,13 +211,41 @@ static __always_inline void fill_cred(struct ir_task *o, struct task_struct *t,
 	struct user_namespace *user = 0;
 
 	READ(cred, t, real_cred);
-	/* eight ids and five capability sets, contiguous since 2.6.29 and checked by
-	 * assertions of the generated header */
-	bpf_probe_read_kernel(&o->uid, 32, &cred->uid);
-	bpf_probe_read_kernel(&o->cap_inheritable, 40, &cred->cap_inheritable);
+	if (typed) {
+/* volatile: the compiler would read two ids at once, which crosses a type */
+#define ID(member) o->member = *(volatile u32 *)&cred->member;
+#define CAPABILITIES(to, member) o->to = *(u64 *)&cred->member;
+		ID(uid) ID(gid) ID(suid) ID(sgid) ID(euid) ID(egid) ID(fsuid) ID(fsgid)
+		CAPABILITIES(cap_inheritable, cap_inheritable)
+		CAPABILITIES(cap_permitted, cap_permitted)
+		CAPABILITIES(cap_effective, cap_effective)
+		CAPABILITIES(cap_bounding, cap_bset)
+		CAPABILITIES(cap_ambient, cap_ambient)
+#undef ID
+#undef CAPABILITIES
+	} else {
+		/* eight ids and five capability sets, contiguous since 2.6.29 and checked
+		 * by assertions of the generated header */
+		bpf_probe_read_kernel(&o->uid, 32, &cred->uid);
+		bpf_probe_read_kernel(&o->cap_inheritable, 40, &cred->cap_inheritable);
+	}
 	o->ns_user = 0;
 	READ(user, cred, user_ns);
 	READ(o->ns_user, user, ns.inum);
+}
+
+static __always_inline bool is_memfd(struct dentry *d, bool typed)
+{
+#if IR_BY_TYPE_ONLY
+	return false;
+#else
+	const unsigned char *name = 0;
+	char start[8] = {};
+
+	READ(name, d, d_name.name);
+	bpf_probe_read_kernel(start, 6, name);
+	return *(u64 *)start == IR_MEMFD_PREFIX;
+#endif
 }
 
 static __always_inline void fill_exe(struct ir_task *o, struct file *file, bool typed)
@@ -172,9 +253,7 @@ static __always_inline void fill_exe(struct ir_task *o, struct file *file, bool 
 	struct inode *inode = 0;
 	struct super_block *sb = 0;
 	struct dentry *d = 0, *up = 0;
-	const unsigned char *name = 0;
 	void *hashed = 0;
-	char start[8] = {};
 	u16 mode = 0;
 
 	o->exe_flags = 0;
@@ -189,9 +268,7 @@ static __always_inline void fill_exe(struct ir_task *o, struct file *file, bool 
 	READ(d, file, f_path.dentry);
 	READ(up, d, d_parent);
 	if (up == d) { /* belongs to no folder: memfd and its kin */
-		READ(name, d, d_name.name);
-		bpf_probe_read_kernel(start, 6, name);
-		if (*(u64 *)start == IR_MEMFD_PREFIX)
+		if (is_memfd(d, typed))
 			o->exe_flags |= IR_EXE_MEMFD;
 		return;
 	}
@@ -253,7 +330,12 @@ static __always_inline u32 fill_task(struct ir_task *o, struct task_struct *t,
 	READ(o->loginuid, t, loginuid);
 	READ(o->sessionid, t, sessionid);
 	READ(o->ptrace, t, ptrace);
-	PROBE(o->comm, t, comm);
+	if (typed) {
+		*(u64 *)o->comm = *(u64 *)t->comm;
+		*(u64 *)(o->comm + 8) = *(u64 *)(t->comm + 8);
+	} else {
+		PROBE(o->comm, t, comm);
+	}
 	o->exe_pad = o->context_pad = 0;
 	fill_cred(o, t, typed);
 	fill_ns(o, t, typed);
@@ -268,68 +350,4 @@ static __always_inline u32 fill_task(struct ir_task *o, struct task_struct *t,
 	}
 	fill_exe(o, file, typed);
 	return 0;
-}
-
-/* Append a path leaf first, one NUL after each name; user space turns it round.
- * Walks to the root of the mount namespace, so a chroot does not hide where it is.
- * Returns the new offset; an unfinished walk is flagged with `cut`. */
-static __always_inline u64 put_path(char *data, u64 off, u64 max, struct path *path,
-				    u32 *flags, u32 cut)
-{
-	struct {
-		struct dentry *parent;
-		struct qstr name;
-	} entry = {}; /* neighbours in struct dentry; one read instead of two */
-	struct {
-		struct vfsmount *mnt;
-		struct dentry *dentry;
-	} at = {};
-	struct dentry *root = 0;
-	struct mount *m, *above = 0;
-	u64 start = off;
-	long n;
-
-	bpf_probe_read_kernel(&at, sizeof(at), path);
-	PROBE(root, at.mnt, mnt_root);
-	m = (void *)at.mnt - __builtin_offsetof(struct mount, mnt);
-#pragma clang loop unroll(disable)
-	for (int i = 0; i < PATH_DEPTH; i++) {
-		if (at.dentry == root) {
-			PROBE(above, m, mnt_parent);
-			if (above == m || !above)
-				return off;
-			PROBE(at.dentry, m, mnt_mountpoint);
-			m = above;
-			PROBE(root, m, mnt.mnt_root);
-			continue;
-		}
-		bpf_probe_read_kernel(&entry, sizeof(entry), &at.dentry->d_parent);
-		if (!entry.parent || (entry.parent == at.dentry && off != start))
-			return off;
-		HIDE(off);
-		if (off > max - NAME_MAX_1)
-			break;
-		n = bpf_probe_read_kernel_str(data + off, NAME_MAX_1, entry.name.name);
-		if (n <= 0 || n > NAME_MAX_1)
-			break;
-		off += n;
-		if (entry.parent == at.dentry) /* a pseudo file: its name is its path */
-			return off;
-		at.dentry = entry.parent;
-	}
-	*flags |= cut;
-	return off;
-}
-
-static __always_inline u64 put_cwd(char *data, u64 off, u64 max, struct task_struct *t,
-				   u32 *flags)
-{
-	struct fs_struct *fs = 0;
-
-	PROBE(fs, t, fs);
-	if (!fs) { /* not the same as "/", which has no names either */
-		*flags |= IR_F_CWD_CUT;
-		return off;
-	}
-	return put_path(data, off, max, &fs->pwd, flags, IR_F_CWD_CUT);
 }

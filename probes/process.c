@@ -17,7 +17,7 @@ int on_fork(u64 *ctx)
 {
 	const bool typed = IR_TYPED;
 	struct task_struct *parent = (void *)ctx[0], *child = (void *)ctx[1];
-	u32 zero = 0, flags = 0, pid = 0, tgid = 0, ns_pid = 0;
+	u32 zero = 0, flags = 0, pid = 0, tgid = 0;
 	u64 off, clone = 0;
 	void *a = 0, *b = 0;
 	struct fork_scratch *s;
@@ -75,16 +75,19 @@ int on_fork(u64 *ctx)
 	READ(b, cb, user_ns);
 	if (a != b)
 		clone |= 0x10000000;
+#if !IR_BY_TYPE_ONLY
+	u32 ns_pid = 0;
+
 	PROBE(ns_pid, pid_namespace_of(parent), ns.inum);
 	if (s->e.task.ns_pid != ns_pid)
 		clone |= 0x20000000; /* by CLONE_NEWPID, or by unshare before */
+#endif
 	s->e.clone_flags = clone;
 
 	off = put_cwd(s->data, 0, CWD_MAX, child, &flags);
 	s->e.len[0] = off;
 	s->e.len[1] = 0;
-	HIDE(off);
-	if (off > CWD_MAX) {
+	if (BEYOND(off, CWD_MAX)) {
 		count_lost(IR_FORK);
 		return 0;
 	}
@@ -99,8 +102,10 @@ static __always_inline bool group_dead(struct task_struct *t)
 	struct signal_struct *signal = 0;
 	s32 live = 1;
 
-	PROBE(signal, t, signal);
-	PROBE(live, signal, live);
+	const bool typed = IR_TYPED;
+
+	READ(signal, t, signal);
+	READ(live, signal, live);
 	return live == 0;
 }
 
@@ -111,12 +116,15 @@ int on_exit(u64 *ctx)
 	u64 self = (u64)t;
 	u32 zero = 0, flags, status = 0, how = 0;
 	u64 off;
+	struct process_key key = {};
 	struct signal_struct *signal = 0;
 	struct exit_scratch *s;
 
 	inflight.delete(&self);
 	if (!IR_GROUP_DEAD(ctx, t))
 		return 0;
+	fill_key(&key.tgid, &key.start_ns, t, typed);
+	guards.delete(&key);
 	s = exit_scratch.lookup(&zero);
 	if (!s)
 		return 0;
@@ -138,8 +146,7 @@ int on_exit(u64 *ctx)
 	off = put_cwd(s->data, 0, CWD_MAX, t, &flags);
 	s->e.len[0] = off;
 	s->e.len[1] = 0;
-	HIDE(off);
-	if (off > CWD_MAX) {
+	if (BEYOND(off, CWD_MAX)) {
 		count_lost(IR_EXIT);
 		return 0;
 	}
@@ -161,3 +168,43 @@ BPF_ITER(task)
 	bpf_seq_write(seq, &o, sizeof(o));
 	return 0;
 }
+
+#if !IR_BY_TYPE_ONLY
+/* The same list where the iterator is refused: run on request, from the process `after`
+ * which the caller names (0: from the caller itself) and round to the caller again.
+ * Returns 1 when it came round, 2 when `after` is gone. */
+#define WALK_STEPS 64
+BPF_RINGBUF_OUTPUT(walked, 16);
+BPF_ARRAY(walk_scratch, struct ir_task, 1);
+
+int walk_tasks(u64 *ctx)
+{
+	struct task_struct *self = (void *)bpf_get_current_task(), *first = 0, *t;
+	struct list_head *next = 0;
+	u32 zero = 0, pid = 0, after = ctx[0];
+	struct ir_task *o = walk_scratch.lookup(&zero);
+
+	if (!o)
+		return 3;
+	PROBE(first, self, group_leader);
+	t = after ? find_task(after) : first;
+	if (!t)
+		return 2;
+#pragma clang loop unroll(disable)
+	for (int i = 0; i < WALK_STEPS; i++) {
+		if (after || i) {
+			PROBE(next, t, tasks.next);
+			t = (void *)next - __builtin_offsetof(struct task_struct, tasks);
+			if (t == first)
+				return 1;
+		}
+		PROBE(pid, t, pid);
+		if (!pid)
+			continue; /* the idle task is in the list, too */
+		fill_task(o, t, false);
+		if (walked.ringbuf_output(o, sizeof(*o), 0))
+			return 3;
+	}
+	return 0;
+}
+#endif

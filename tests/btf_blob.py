@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 
 from agent.sensor import headers
 from agent.sensor.btf import ARRAY, FUNC, INT, PROTO, PTR, STRUCT, TYPEDEF, UNION
+from agent.sensor.sources import BY_FUNCTION, BY_TRACEPOINT
 
 MAGIC = b"\x9f\xeb\x01\x00"
 SIGNED = 1 << 24
@@ -67,6 +68,12 @@ class Blob:
         prototype = self.prototype(parameters)
         return self.add(FUNC, name, prototype)
 
+    def function_of(self, name: str, *parameters: int) -> int:
+        """A function whose parameters are of these types."""
+        rest = b"".join(struct.pack("<II", 0, one) for one in parameters)
+        prototype = self.add(PROTO, "", 0, rest, len(parameters))
+        return self.add(FUNC, name, prototype)
+
     def prototype(self, parameters: int) -> int:
         return self.add(PROTO, "", 0, struct.pack("<II", 0, 1) * parameters, parameters)
 
@@ -77,9 +84,23 @@ class Blob:
         return MAGIC + header + bytes(self._types) + bytes(self._strings)
 
 
-def wanted(name: str) -> list[str]:
+READ = {
+    name: tuple(
+        dict.fromkeys(
+            one
+            for variant in (BY_FUNCTION, BY_TRACEPOINT)
+            for one in headers.members(variant, "x86_64").get(name, ())
+        )
+    )
+    for variant in (BY_FUNCTION, BY_TRACEPOINT)
+    for name in headers.members(variant, "x86_64")
+}
+"""What the probes read in any of their variants: members by struct."""
+
+
+def wanted(name: str, read: Mapping[str, Iterable[str]] = READ) -> list[str]:
     """The members that the probes read of a struct, by their first names."""
-    return [one.rstrip("?").partition("|")[0] for one in headers.MEMBERS[name]]
+    return [one.rstrip("?").partition("|")[0] for one in read[name]]
 
 
 def a_kernel(
@@ -95,7 +116,7 @@ def a_kernel(
     blob = Blob()
     word = blob.int_("long long unsigned int", 8)
     slots = blob.array(word, 64)
-    for name in headers.MEMBERS:
+    for name in READ:
         missing = set((without or {}).get(name, ()))
         if name in missing:
             continue

@@ -17,6 +17,7 @@ from agent.events import (
     AccessKind,
     ChainEnd,
     Context,
+    Denied,
     Event,
     Exec,
     ExecFailed,
@@ -183,6 +184,7 @@ def an_access(
         "last_ns": NOW,
         "requested_pid": 2000,
         "detail": 0,
+        "denied": Denied.NOT,
         "path": b"",
     }
     target = target or a_task(2000)
@@ -311,7 +313,8 @@ def _paths(event: Access) -> tuple[bytes, ...]:
 
 
 def _access(event: Access) -> dict[str, Any]:
-    names = ("first_ns", "last_ns", "count", "result", "requested_pid", "detail")
+    names = ("first_ns", "last_ns", "count", "result", "requested_pid")
+    names += ("detail", "denied")
     values = {name: getattr(event, name) for name in names}
     return values | {"access": event.kind} | _task_values("target", event.target)
 

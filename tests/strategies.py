@@ -12,6 +12,7 @@ from agent.events import (
     Access,
     AccessKind,
     Context,
+    Denied,
     Event,
     Exec,
     ExecFailed,
@@ -161,6 +162,7 @@ def accesses(draw: Any, images_: Any = images) -> Access:
         last_ns=draw(times),
         requested_pid=draw(u32),
         detail=draw(u32),
+        denied=draw(st.sampled_from(list(Denied))),
         path=draw(words()),
     )
 

@@ -95,8 +95,12 @@ def damage(state: Path) -> None:
 @pytest.mark.parametrize(
     "argv",
     [
-        [],
         ["no-such-command"],
+        ["--only", "nonsense"],
+        ["--only", ""],
+        ["--only", "probes,"],
+        ["host", "--only", "probes,nonsense"],
+        ["--no-such-option"],
         ["records", "--no-such-option"],
         ["records", "--where", "novalue"],
         ["records", "--where", "=value"],
@@ -123,6 +127,8 @@ def test_a_wrong_command_line_of_ir_check_is_64_and_says_why(
         ["run", "--ring-bytes", "5000"],
         ["status", "--config", "/nonexistent.yaml"],
         ["load", "extra"],
+        ["load", "--forbid", "nonsense"],
+        ["status", "--forbid", "lsm", "--forbid", "LSM"],
     ],
 )
 def test_a_wrong_command_line_of_ir_agent_is_64_and_says_why(
@@ -171,6 +177,75 @@ def test_without_root_it_is_not_permitted(command: str, tmp_path: Path) -> None:
         pytest.skip("nobody may not read the agent")
     assert done.returncode == 77
     assert done.stderr.strip() == "ir-agent: loading and reading probes needs root"
+
+
+Audit = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def host(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Audit:
+    """Audit a node where nothing is loaded; exit code and output."""
+    places = [f"--{name}={tmp_path / name}" for name in ("state", "runtime", "pins")]
+
+    def run(*argv: str) -> tuple[int, str]:
+        code = check.main([*argv, *places])
+        output, errors = capsys.readouterr()
+        assert errors == ""
+        return code, output
+
+    return run
+
+
+NOTHING_LOADED = 3 if os.geteuid() else 2
+
+
+def test_a_node_is_audited_where_no_command_is_named(host: Audit) -> None:
+    code, said = host()
+    assert code == NOTHING_LOADED
+    assert said.split()[:3] == ["SENSE", "RUNG", "STATE"]
+    assert host("host") == host("--only", "probes") == (code, said)
+
+
+def test_the_audit_of_the_probes_is_one_document_with_stable_keys(host: Audit) -> None:
+    code, said = host("--only", "probes", "--json")
+    assert code == NOTHING_LOADED
+    document = json.loads(said)
+    assert list(document) == ["senses", "hooks", "note"]
+    keys = ["sense", "rung", "state", "proven_ns", "better", "lacking", "lost"]
+    for sense in document["senses"]:
+        assert list(sense) == [*keys, "proven_at"]
+    always = {"sense", "rung", "program", "target", "attached", "pin"}
+    assert all(always <= hook.keys() for hook in document["hooks"])
+
+
+def test_a_check_that_does_not_exist_is_named_with_those_that_do(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert exit_code(check.main, ["--only", "nonsense"]) == 64
+    assert "'nonsense': there is probes" in capsys.readouterr().err
+
+
+def test_a_rung_that_does_not_exist_is_named_with_those_that_do(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert exit_code(control.main, ["status", "--forbid", "nonsense"]) == 64
+    said = capsys.readouterr().err
+    assert "there is no rung 'nonsense'; there are tp_btf, " in said
+
+
+def test_rungs_forbidden_by_the_command_line_win_over_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "agent.yaml"
+    file.touch(0o644)
+    file.write_text("forbidden_rungs: [lsm, fentry]\n")
+    given = ["load", "--config", str(file)]
+
+    def forbidden(*argv: str) -> tuple[str, ...]:
+        options = control._parser().parse_args([*given, *argv])
+        return control._config(options).forbidden_rungs
+
+    assert forbidden() == ("lsm", "fentry")
+    assert forbidden("--forbid", "kprobe,signal") == ("kprobe", "signal")
+    assert forbidden("--forbid", "") == ()
 
 
 def test_every_record_is_a_line(ir_check: Check) -> None:
@@ -272,9 +347,13 @@ def test_where_nothing_can_be_looked_at_the_answer_is_unknown(
     assert "No such file" in capsys.readouterr().err
 
 
-def test_a_reader_that_goes_away_is_no_error(state: Path) -> None:
+@pytest.mark.parametrize(
+    "command",
+    ["records", "host"],
+)
+def test_a_reader_that_goes_away_is_no_error(state: Path, command: str) -> None:
     program = "import sys; from agent.check import main; sys.exit(main())"
-    argv = [sys.executable, "-c", program, "records", "--state", str(state)]
+    argv = [sys.executable, "-c", program, command, "--state", str(state)]
     reading, writing = os.pipe()
     os.close(reading)
     done = subprocess.run(

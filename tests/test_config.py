@@ -8,6 +8,7 @@ import pytest
 from agent import config
 from agent.config import Config, check, read_config
 from agent.errors import UsageError
+from agent.sensor.hooks import RUNGS, SENSES
 
 
 @pytest.fixture
@@ -56,8 +57,11 @@ def test_every_key_can_be_set(file: Path) -> None:
     file.write_text(
         "state: /s\nruntime: /r\npins: /p\nring_bytes: 65536\n"
         "segment_bytes: 5000\nprocesses: 9\nheartbeat_seconds: 2.5\nnice: 5\n"
+        "forbidden_rungs: [fentry, lsm]\n"
     )
-    assert read_config(file) == Config("/s", "/r", "/p", 65536, 5000, 9, 2.5, 5)
+    numbers = (65536, 5000, 9, 2.5, 5)
+    expected = Config("/s", "/r", "/p", *numbers, ("fentry", "lsm"))
+    assert read_config(file) == expected
     assert len(file.read_text().splitlines()) == len(Config.__struct_fields__)
 
 
@@ -85,6 +89,11 @@ def test_every_key_can_be_set(file: Path) -> None:
         ("ring_bytes: 12288\n", 1, "power of two"),
         ("ring_bytes: 0\n", 1, "ring_bytes must lie between"),
         ("ring_bytes: -4096\n", 1, "ring_bytes must lie between"),
+        ("forbidden_rungs: fentry\n", 1, "Expected `array`, got `str`"),
+        ("nice: 1\nforbidden_rungs: [1]\n", 2, "Expected `str`, got `int`"),
+        ("nice: 1\nforbidden_rungs: [lsm, fentri]\n", 2, "no rung 'fentri'"),
+        ("\nforbidden_rungs:\n  - lsm\n  - LSM\n", 2, "no rung 'LSM'"),
+        ("forbidden_rungs: ['']\n", 1, "no rung ''"),
     ],
 )
 def test_what_is_wrong_is_refused_with_its_line_and_reason(
@@ -93,6 +102,22 @@ def test_what_is_wrong_is_refused_with_its_line_and_reason(
     message = refused(file, text)
     assert message.startswith(f"{file}:{line}: ")
     assert reason in message
+
+
+def test_who_forbids_a_rung_that_does_not_exist_is_told_which_there_are(
+    file: Path,
+) -> None:
+    message = refused(file, "nice: 1\nforbidden_rungs: [kprobes]\n")
+    place, _, known = message.partition("there are ")
+    assert place == f"{file}:2: there is no rung 'kprobes'; "
+    rungs = {rung.name for sense in SENSES for rung in sense.rungs}
+    assert len(rungs) > 5
+    assert set(known.split(", ")) == rungs
+
+
+def test_every_rung_can_be_forbidden(file: Path) -> None:
+    file.write_text(f"forbidden_rungs: [{', '.join(RUNGS)}]\n")
+    assert read_config(file).forbidden_rungs == RUNGS
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfe\x00", b"a: \x01\n", b"\x00"])
@@ -131,6 +156,9 @@ def test_values_of_the_command_line_are_checked_as_those_of_a_file() -> None:
     assert check({"ring_bytes": 4096}, place).ring_bytes == 4096
     with pytest.raises(UsageError, match=r"^command line: ring_bytes must be a power"):
         check({"ring_bytes": 5000}, place)
+    assert check({"forbidden_rungs": ["lsm"]}, place).forbidden_rungs == ("lsm",)
+    with pytest.raises(UsageError, match=r"^command line: there is no rung 'x'"):
+        check({"forbidden_rungs": ["x"]}, place)
 
 
 def test_a_usage_error_is_exit_code_64() -> None:

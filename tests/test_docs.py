@@ -5,6 +5,7 @@ commands are run, their lists and links are held against the code. Commands that
 root run with folders and pins of the test's own, whatever folders the example names.
 """
 
+import itertools
 import json
 import os
 import re
@@ -22,8 +23,10 @@ import msgspec
 import pytest
 
 from agent import check, control, errors
+from agent.checks import probes
 from agent.config import Config, read_config
-from agent.events import AccessKind, ChainEnd, Flag, Lineage, Loss
+from agent.events import AccessKind, ChainEnd, Denied, Flag, Lineage, Loss
+from agent.sensor.hooks import RUNGS, SENSES
 from agent.sinks import own
 from agent.sinks.record import ClockMap, Host, Renderer, action
 from agent.sinks.segment import SegmentWriter
@@ -40,10 +43,12 @@ from tests.builders import (
     an_exit,
     an_image,
 )
+from tests.wire_header import source
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 RECORDS = ROOT / "docs/records.md"
+ARCHITECTURE = ROOT / "docs/architecture.md"
 MANUALS = {"ir-agent": control, "ir-check": check}
 PAGES = sorted(
     [
@@ -108,10 +113,14 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     place = tmp_path_factory.mktemp("docs")
     folders = f"--state {place}/state"
     both = f"{folders} --runtime {place}/run --pins {PINS}"
-    for program, given in (("ir-agent", both), ("ir-check", folders)):
+    reads_records = f'case $1 in records|verify) set -- "$@" {folders};;'
+    for program, given in (
+        ("ir-agent", f'set -- "$@" {both}'),
+        ("ir-check", f'{reads_records} *) set -- "$@" {both};; esac'),
+    ):
         code = f"import sys; from {MANUALS[program].__name__} import main"
-        script = f'exec {sys.executable} -c "{code}; sys.exit(main())" "$@" {given}\n'
-        (place / program).write_text(f"#!/bin/sh\n{script}")
+        call = f'exec {sys.executable} -c "{code}; sys.exit(main())" "$@"'
+        (place / program).write_text(f"#!/bin/sh\n{given}\n{call}\n")
         (place / program).chmod(0o755)
     yield f"{place}:{os.environ['PATH']}"
     if PINS.exists():
@@ -141,8 +150,10 @@ def shape(text: str) -> list[str]:
     """Output without what differs from run to run: hashes, numbers, the pins."""
     text = re.sub(r"/sys/fs/bpf/\S+", "PINS", text)
     text = re.sub(r"\b[0-9a-f]{64}\b", "HASH", text)
-    # one line a hook; whether this kernel has it is for other tests to say
-    text = re.sub(r"(?m)^(\w.* {2}(?:syscalls:|sched_|bpf_)\w+).*", r"\1", text)
+    # one line a sense; on which rung it is on this kernel is for other tests to say
+    senses = "|".join(sense.name for sense in SENSES)
+    text = re.sub(rf"(?m)^({senses}) {{2,}}.*", r"\1", text)
+    text = re.sub(r" {2,}", "  ", text)
     return [re.sub(r"\d+", "N", line).rstrip() for line in text.strip().splitlines()]
 
 
@@ -185,7 +196,7 @@ def test_the_record_of_the_readme_is_what_the_agent_records(path: str) -> None:
     words = " ".join(f"'{word}'" for word in shown["process"]["args"])
     script = f"ir-agent load; {words}; ir-agent run --for 1; ir-check records --json"
     *_, (_, said) = run([Command(script, [])], path)
-    records = [json.loads(line) for line in said.splitlines() if line[0] == "{"]
+    records = [json.loads(line) for line in said.splitlines() if line[:1] == "{"]
     args = shown["process"]["args"]
     [real] = [one for one in records if one.get("process", {}).get("args") == args][-1:]
     assert real["ir"]["argv"] == shown["ir"]["argv"]
@@ -243,8 +254,8 @@ def test_the_exit_codes_of_ir_agent_are_those_of_its_errors() -> None:
 
 
 def test_the_exit_codes_of_ir_check_are_known_ones() -> None:
-    assert codes("ir-check") == {0, errors.AgentError.exit_code, 3, 64}
-    assert codes("ir-check") - {0, 3} <= raised()
+    assert codes("ir-check") == {0, 1, errors.AgentError.exit_code, 3, 64}
+    assert codes("ir-check") - {0, 1, 3} <= raised()
 
 
 @pytest.mark.parametrize("program", MANUALS)
@@ -268,6 +279,33 @@ def test_the_configuration_shown_is_the_default_with_every_key(tmp_path: Path) -
     assert explained == list(Config.__struct_fields__)
 
 
+def test_every_rung_that_may_be_forbidden_is_named_where_it_is_explained() -> None:
+    [said] = re.findall(r"(?s)\*\*--forbid\*\*.*?\n\n", plain(manual("ir-agent")))
+    assert re.findall(r" \*(\w+)\*", said.partition(":")[2]) == [*RUNGS]
+    shown = (ROOT / "deploy/agent.yaml").read_text()
+    [said] = re.findall(r"(?s)of any sense: (.*?)\.", shown.replace("\n# ", " "))
+    assert said.split(", ") == [*RUNGS]
+
+
+def test_the_checks_that_there_are_are_named() -> None:
+    [said] = re.findall(
+        r"Only these checks. There is (.*)\.", plain(manual("ir-check"))
+    )
+    assert tuple(re.findall(r"\*(\w+)\*", said)) == check._CHECKS
+
+
+def test_the_keys_of_the_audit_are_documented(tmp_path: Path) -> None:
+    place = tmp_path / "none"
+    document = json.loads(probes.render(probes.check(place, place), as_json=True))
+    [said] = re.findall(r"(?s)That of \*\*host\*\* .*?\n\n", plain(manual("ir-check")))
+    keys = {*document, *(key for sense in document["senses"] for key in sense)}
+    assert keys <= set(re.findall(r"\*(\w+)\*", said))
+
+
+def plain(page: Path) -> str:
+    return page.read_text().replace("\\", "")
+
+
 def test_the_readme_is_short() -> None:
     assert len(README.read_text().splitlines()) <= MOST_README_LINES
 
@@ -280,9 +318,9 @@ def test_every_link_into_this_repository_leads_somewhere(page: Path) -> None:
 
 
 def test_every_decision_that_the_code_refers_to_exists() -> None:
-    for source in (*ROOT.glob("agent/**/*.py"), *ROOT.glob("probes/*")):
-        for name in re.findall(r"docs/[\w/.-]+\.md", source.read_text()):
-            assert (ROOT / name).exists(), f"{source}: {name}"
+    for file in (*ROOT.glob("agent/**/*.py"), *ROOT.glob("probes/*")):
+        for name in re.findall(r"docs/[\w/.-]+\.md", file.read_text()):
+            assert (ROOT / name).exists(), f"{file}: {name}"
 
 
 # docs/records.md
@@ -352,6 +390,7 @@ EVENTS = [
     an_access(
         kind=AccessKind.MEM_OPEN,
         result=-13,
+        denied=Denied.LSM,
         path=b"/proc/1/mem",
         target=a_task(2000, real_parent=CREATOR, image=STRANGE),
     ),
@@ -418,7 +457,7 @@ def test_every_field_that_a_real_run_writes_is_documented(path: str) -> None:
         "ir-agent run --for 1; cat $(dirname $(command -v ir-agent))/state/records/*l"
     )
     [(_, said)] = run([Command(script, [])], path)
-    records = [json.loads(line) for line in said.splitlines() if line[0] == "{"]
+    records = [json.loads(line) for line in said.splitlines() if line[:1] == "{"]
     seen = {record["event"]["action"] for record in records if "event" in record}
     assert {"agent-start", "heartbeat", "agent-stop", "exec"} <= seen
     written = set().union(*map(paths, records))
@@ -432,6 +471,60 @@ def test_every_action_and_flag_is_documented() -> None:
         assert f"`{action(kind)}`" in text
     for flag in Flag:
         assert f"| `{flag.name.lower()}` |" in text
+
+
+def test_every_rung_of_the_guard_and_every_type_of_event_is_documented(
+    rendered: list[Any],
+) -> None:
+    [row] = re.findall(r"(?m)^\| `ir.access.denied` \|(.*)$", RECORDS.read_text())
+    for by in Denied:
+        assert (f"`{by.name.lower()}`" in row) is (by is not Denied.NOT)
+    [row] = re.findall(r"(?m)^\| `event.type` \|(.*)$", RECORDS.read_text())
+    types = {json.dumps(one["event"]["type"]).replace(" ", "") for one in rendered}
+    assert '["access","denied"]' in types
+    assert types <= set(re.findall(r"`(\[.*?\])`", row))
+
+
+# docs/architecture.md
+
+
+def table(page: Path, heading: str, *, first: str) -> list[list[str]]:
+    """The rows of the table of a section that begins with this cell."""
+    lines = section(page, heading).splitlines()
+    at = next(i for i, line in enumerate(lines) if line.startswith(f"| {first} |"))
+    rows = itertools.takewhile(lambda line: line.startswith("|"), lines[at + 2 :])
+    return [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
+
+
+def words(cell: str) -> list[str]:
+    return re.findall(r"`([^`]+)`", cell)
+
+
+def test_the_ladder_is_drawn_as_it_is() -> None:
+    drawn = {
+        sense: words(rungs)
+        for names, rungs in table(ARCHITECTURE, "The ladder", first="sense")
+        for sense in words(names)
+    }
+    assert drawn == {one.name: [rung.name for rung in one.rungs] for one in SENSES}
+
+
+def test_every_module_of_the_sensor_has_its_line() -> None:
+    listed_ = [
+        name
+        for cells in table(ARCHITECTURE, "The ladder", first="module of `sensor/`")
+        for name in words(cells[0])
+    ]
+    real = {one.name for one in ROOT.glob("agent/sensor/*.py")} - {"__init__.py"}
+    assert set(listed_) == real
+    assert len(listed_) == len(real)
+
+
+def test_the_bounds_of_the_guard_are_those_of_its_maps() -> None:
+    text = source("guard.h")
+    for name in ("guards", "permits"):
+        [size] = re.findall(rf"BPF_HASH\({name}, .*, (\d+)\)", text)
+        assert f"{int(size):,}" in ARCHITECTURE.read_text()
 
 
 def test_the_verifier_of_the_page_agrees_with_ours(tmp_path: Path) -> None:

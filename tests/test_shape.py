@@ -30,11 +30,23 @@ TEXTS = [*AGENT, *TESTS, *BENCH, *PROBES, *(ROOT / "tests").rglob("*.c")]
 FORBIDDEN_NAMES = {"utils", "util", "helpers", "helper", "common", "manager", "misc"}
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
-# of x86 alone; the probes read system calls from tracepoints that name no registers
+# of x86 alone, as user space and as the kernel names them; without a letter of its
+# width a register is one only where it is a member
 REGISTERS = re.compile(
     r"\b(?:[re](?:ax|bx|cx|dx|si|di|bp|sp|ip)|r(?:8|9|1[0-5])|orig_[re]?ax|PT_REGS_\w+)\b"
+    r"|(?:->|\.)\s*(?:[abcd]x|[sd]i|[bi]p)\b"
 )
-BARE_CALL_NUMBER = re.compile(r"\b(?:nr|id|__NR_\w*|syscall)\s*==\s*\d+")
+OF_X86 = re.compile(r"\b__(?:x64|ia32|x32)_\w*|\bAUDIT_ARCH_\w+|\bCONFIG_X86\w*")
+_CALL = r"(?:\w+(?:->|\.))?(?:nr|id|__NR_\w*|syscall)"
+BARE_CALL_NUMBER = re.compile(
+    rf"\b{_CALL}\s*[!=]=\s*[1-9]\d*|\b[1-9]\d*\s*[!=]=\s*{_CALL}\b"
+    r"|\bcase\s+[1-9]\d*\s*:"
+)
+TABLES = {
+    "agent/sensor/hooks.py": ["MACHINE_PREFIXES"],
+    "agent/sensor/headers.py": ["_X86", "REGISTERS", "_caller_registers"],
+}
+"""Where a machine may be named: these assignments and functions."""
 
 
 def name_of(path: Path) -> str:
@@ -137,8 +149,82 @@ def test_nothing_is_left_for_later_in_a_comment(path: Path) -> None:
 @pytest.mark.parametrize("path", PROBES, ids=name_of)
 def test_probes_name_no_register_and_no_system_call_by_number(path: Path) -> None:
     text = source(path.name)
-    assert REGISTERS.findall(text) == []
-    assert BARE_CALL_NUMBER.findall(text) == []
+    for pattern in (REGISTERS, OF_X86, BARE_CALL_NUMBER, re.compile("(?i)x86")):
+        assert pattern.findall(text) == []
+
+
+def outside_the_tables(path: Path) -> str:
+    """The code of a module without its docstrings, comments, and tables of machines."""
+    left = []
+    for node in tree(path).body:
+        names = [one.id for one in ast.walk(node) if isinstance(one, ast.Name)]
+        names = names[:1] if isinstance(node, ast.Assign | ast.AnnAssign) else []
+        if isinstance(node, Function | ast.ClassDef):
+            names = [node.name]
+        if not set(names) & set(TABLES.get(name_of(path), ())):
+            left.append(ast.unparse(node))
+    return "\n".join(left)
+
+
+@pytest.mark.parametrize("path", AGENT, ids=name_of)
+def test_the_agent_names_nothing_of_one_machine_outside_its_tables(path: Path) -> None:
+    for pattern in (REGISTERS, OF_X86):
+        assert pattern.findall(outside_the_tables(path)) == []
+
+
+def test_the_tables_of_machines_are_where_they_are_said_to_be() -> None:
+    for name, tables in TABLES.items():
+        text = outside_the_tables(ROOT / name)
+        assert [one for one in tables if re.search(rf"^(def )?{one}\b", text)] == []
+    whole = (ROOT / "agent/sensor/hooks.py").read_text()
+    assert OF_X86.findall(whole)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(
+            "mov rdi, 1",
+            "orig_rax",
+            "ctx->di",
+            "regs->si",
+            "regs . ax",
+            "PT_REGS_PARM1(c)",
+        ),
+        *("__x64_sys_ptrace(r)", "__ia32_sys_x", "AUDIT_ARCH_I386", "CONFIG_X86_64"),
+        *("nr == 59", "ctx->id != 101", "59 == nr", "59 != call.nr", "case 59:"),
+        "__NR_execve == 59",
+    ],
+)
+def test_names_and_numbers_of_one_machine_are_known(text: str) -> None:
+    patterns = (REGISTERS, OF_X86, BARE_CALL_NUMBER)
+    assert any(pattern.search(text) for pattern in patterns)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(
+            "a->d_inode",
+            "x->dir",
+            "box->six",
+            "di = 1",
+            "call.nr",
+            "i == 59",
+            "nr == 0",
+        ),
+        *(
+            "found->nr != nr",
+            "pid->numbers[nr]",
+            "case IR_VM_READ:",
+            "upid.nr",
+            "case 0:",
+        ),
+    ],
+)
+def test_other_names_and_numbers_are_not_taken_for_them(text: str) -> None:
+    for pattern in (REGISTERS, OF_X86, BARE_CALL_NUMBER):
+        assert not pattern.search(text)
 
 
 def test_no_class_of_ours_has_a_single_child() -> None:

@@ -8,6 +8,7 @@ with the errno the kernel gave.
 import ctypes
 import errno
 import os
+import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -16,10 +17,14 @@ from typing import NamedTuple
 from agent.errors import LoadError
 
 MAP_ARRAY, MAP_RINGBUF = 2, 27
-PROG_TRACEPOINT, PROG_RAW_TRACEPOINT, PROG_TRACING = 5, 17, 26
-ATTACH_TRACE_RAW_TP, ATTACH_TRACE_ITER, ATTACH_PERF_EVENT = 23, 28, 41
+PROG_KPROBE, PROG_TRACEPOINT, PROG_RAW_TRACEPOINT = 2, 5, 17
+PROG_TRACING, PROG_LSM = 26, 29
+ATTACH_TRACE_RAW_TP, ATTACH_TRACE_FENTRY, ATTACH_TRACE_FEXIT = 23, 24, 25
+ATTACH_MODIFY_RETURN, ATTACH_LSM, ATTACH_TRACE_ITER, ATTACH_PERF_EVENT = 26, 27, 28, 41
 _LOG_BYTES = 1 << 20
 _LOG_TAIL = 400
+_LOG_REASONS, _LOG_COUNTS = 1, 4
+_COUNTS_BYTES = 1024
 
 
 class _ProgLoadOpts(ctypes.Structure):
@@ -95,7 +100,8 @@ def _lib() -> ctypes.CDLL:
         raise LoadError(f"libbpf 1.x is not installed: {error}") from error
 
 
-def _checked(result: int, what: str) -> int:
+def checked(result: int, what: str) -> int:
+    """Return the result of a system call; OSError with its errno when it failed."""
     if result < 0:
         number = ctypes.get_errno() or -result
         raise OSError(number, os.strerror(number), what)
@@ -104,18 +110,18 @@ def _checked(result: int, what: str) -> int:
 
 def get(path: Path) -> int:
     """Open a pinned map, program or link; returns its descriptor."""
-    return _checked(_lib().bpf_obj_get(os.fsencode(path)), str(path))
+    return checked(_lib().bpf_obj_get(os.fsencode(path)), str(path))
 
 
 def pin(fd: int, path: Path) -> None:
     """Give an object a name in bpffs, so that it outlives its descriptor."""
-    _checked(_lib().bpf_obj_pin(fd, os.fsencode(path)), str(path))
+    checked(_lib().bpf_obj_pin(fd, os.fsencode(path)), str(path))
 
 
 def map_create(name: str, spec: MapSpec) -> int:
     """Create a map; returns its descriptor."""
     opts = _MapCreateOpts(sz=ctypes.sizeof(_MapCreateOpts), map_flags=spec.flags)
-    return _checked(
+    return checked(
         _lib().bpf_map_create(
             spec.type,
             name.encode()[:15],
@@ -140,21 +146,36 @@ def map_spec(fd: int) -> MapSpec:
 def lookup(fd: int, key: bytes, size: int) -> bytes:
     """Read one value of `size` bytes (all CPUs' together for a per-CPU map)."""
     value = ctypes.create_string_buffer(size)
-    _checked(_lib().bpf_map_lookup_elem(fd, key, value), "map lookup")
+    checked(_lib().bpf_map_lookup_elem(fd, key, value), "map lookup")
     return value.raw
 
 
 def update(fd: int, key: bytes, value: bytes) -> None:
     """Write one value."""
-    _checked(_lib().bpf_map_update_elem(fd, key, value, 0), "map update")
+    checked(_lib().bpf_map_update_elem(fd, key, value, 0), "map update")
+
+
+def peek(fd: int, key: bytes, size: int) -> bytes | None:
+    """Read one value; None when there is no such key (any more)."""
+    value = ctypes.create_string_buffer(size)
+    return None if _lib().bpf_map_lookup_elem(fd, key, value) < 0 else value.raw
+
+
+def delete(fd: int, key: bytes) -> bool:
+    """Remove one key; False when it was not there."""
+    return bool(_lib().bpf_map_delete_elem(fd, key) == 0)
 
 
 def take(fd: int, key: bytes, size: int) -> bytes | None:
-    """Read one value and delete it in one step; None when it is gone already."""
+    """Read one value and delete it; None when it is gone already.
+
+    In one step since 5.14; before, a change in between is lost.
+    """
     value = ctypes.create_string_buffer(size)
-    if _lib().bpf_map_lookup_and_delete_elem(fd, key, value) < 0:
-        return None
-    return value.raw
+    if _lib().bpf_map_lookup_and_delete_elem(fd, key, value) == 0:
+        return value.raw
+    found = peek(fd, key, size)
+    return found if found is not None and delete(fd, key) else None
 
 
 def keys(fd: int, key_size: int) -> Iterator[bytes]:
@@ -166,40 +187,55 @@ def keys(fd: int, key_size: int) -> Iterator[bytes]:
         yield key
 
 
+class Program(NamedTuple):
+    """A loaded program, and how many instructions the verifier followed for it."""
+
+    fd: int
+    instructions: int
+
+
 def prog_load(
     name: str, kind: int, code: bytes, attach_type: int = 0, btf_id: int = 0
-) -> int:
-    """Load a program; returns its descriptor.
+) -> Program:
+    """Load a program.
 
-    The verifier's log is asked for only after a failure: it costs time.
+    The verifier's whole log is asked for only after a failure: it costs time.
     LoadError carries the errno's name and the end of that log.
     """
-    log = ctypes.create_string_buffer(1)
-    for size in (0, _LOG_BYTES):
-        log = ctypes.create_string_buffer(size or 1)
-        opts = _ProgLoadOpts(
-            sz=ctypes.sizeof(_ProgLoadOpts),
-            expected_attach_type=attach_type,
-            attach_btf_id=btf_id,
-            log_level=1 if size else 0,
-            log_size=size,
-            log_buf=ctypes.addressof(log) if size else None,
-        )
-        fd: int = _lib().bpf_prog_load(
-            kind,
-            name.encode()[:15],
-            b"GPL",
-            code,
-            ctypes.c_size_t(len(code) // 8),
-            ctypes.byref(opts),
-        )
-        if fd >= 0:
-            return fd
-    raise LoadError(_refusal(name, -fd, log.value))
+    fd, log = _load(name, kind, code, (attach_type, btf_id), _LOG_COUNTS)
+    if fd >= 0:
+        counted = re.search(r"processed (\d+) insns", log)
+        return Program(fd, int(counted[1]) if counted else 0)
+    _, log = _load(name, kind, code, (attach_type, btf_id), _LOG_REASONS)
+    raise LoadError(_refusal(name, -fd, log))
 
 
-def _refusal(name: str, number: int, log: bytes) -> str:
-    said = log.decode(errors="replace").strip().splitlines()
+def _load(
+    name: str, kind: int, code: bytes, where: tuple[int, int], level: int
+) -> tuple[int, str]:
+    size = _LOG_BYTES if level == _LOG_REASONS else _COUNTS_BYTES
+    log = ctypes.create_string_buffer(size)
+    opts = _ProgLoadOpts(
+        sz=ctypes.sizeof(_ProgLoadOpts),
+        expected_attach_type=where[0],
+        attach_btf_id=where[1],
+        log_level=level,
+        log_size=size,
+        log_buf=ctypes.addressof(log),
+    )
+    fd: int = _lib().bpf_prog_load(
+        kind,
+        re.sub(r"\W", "_", name).encode()[:15],
+        b"GPL",
+        code,
+        ctypes.c_size_t(len(code) // 8),
+        ctypes.byref(opts),
+    )
+    return fd, log.value.decode(errors="replace")
+
+
+def _refusal(name: str, number: int, log: str) -> str:
+    said = log.strip().splitlines()
     reason = [line for line in said if not line.startswith("processed ")][-1:]
     text = f"{name}: {errno.errorcode.get(number, number)}"
     return f"{text}: {reason[0][:_LOG_TAIL]}" if reason else text
@@ -211,12 +247,12 @@ def attach_raw_tracepoint(prog: int, tracepoint: str | None) -> int:
     A typed program knows its tracepoint since it was loaded: None.
     """
     name = tracepoint.encode() if tracepoint else None
-    return _checked(_lib().bpf_raw_tracepoint_open(name, prog), str(tracepoint))
+    return checked(_lib().bpf_raw_tracepoint_open(name, prog), str(tracepoint))
 
 
 def link_create(prog: int, target: int, attach_type: int) -> int:
     """Attach a program to a perf event or an iterator; returns the link."""
-    return _checked(
+    return checked(
         _lib().bpf_link_create(prog, target, attach_type, None), "link create"
     )
 
@@ -282,32 +318,46 @@ class _LinkInfo(ctypes.Structure):
 
 
 def program_infos(links: Path) -> dict[str, ProgramInfo]:
-    """Ask the kernel about each program behind the pinned links, by its name.
+    """Ask the kernel about the programs behind the pinned links, by their names.
 
-    Needs CAP_SYS_ADMIN; without it, or when the pins are gone, the answer is empty.
+    One that is loaded for several places counts for all of them together. Needs
+    CAP_SYS_ADMIN; without it, or when the pins are gone, the answer is empty.
     """
     infos: dict[str, ProgramInfo] = {}
+    asked: set[int] = set()
     for pinned in sorted(links.iterdir()) if links.is_dir() else ():
         link = get(pinned)
         about = _LinkInfo()
         try:
             _info(link, about)
-            program = _lib().bpf_prog_get_fd_by_id(about.prog_id)
         finally:
             os.close(link)
-        if program >= 0:
-            told = _ProgInfo()
-            _info(program, told)
-            os.close(program)
+        if about.prog_id not in asked and (told := _program(about.prog_id)):
+            asked.add(about.prog_id)
+            before = infos.get(told.name.decode(), ProgramInfo(0, 0, 0))
             infos[told.name.decode()] = ProgramInfo(
-                told.run_time_ns, told.run_cnt, told.recursion_misses
+                before.run_time_ns + told.run_time_ns,
+                before.run_cnt + told.run_cnt,
+                before.recursion_misses + told.recursion_misses,
             )
     return infos
 
 
+def _program(identifier: int) -> _ProgInfo | None:
+    program = _lib().bpf_prog_get_fd_by_id(identifier)
+    if program < 0:
+        return None
+    told = _ProgInfo()
+    try:
+        _info(program, told)
+    finally:
+        os.close(program)
+    return told
+
+
 def _info(fd: int, info: ctypes.Structure) -> None:
     size = ctypes.c_uint32(ctypes.sizeof(info))
-    _checked(
+    checked(
         _lib().bpf_obj_get_info_by_fd(fd, ctypes.byref(info), ctypes.byref(size)),
         "object info",
     )
@@ -315,41 +365,35 @@ def _info(fd: int, info: ctypes.Structure) -> None:
 
 def read_iterator(link: int) -> bytes:
     """Run a BPF iterator once and return all that its program wrote."""
-    fd = _checked(_lib().bpf_iter_create(link), "iterator")
+    fd = checked(_lib().bpf_iter_create(link), "iterator")
     with os.fdopen(fd, "rb", buffering=1 << 16) as output:
         return output.read()
 
 
-class _PerfEventAttr(ctypes.Structure):
-    """The head of struct perf_event_attr, as first published (64 bytes)."""
+class _TestRunOpts(ctypes.Structure):
+    """The head of struct bpf_test_run_opts; the rest is optional by `sz`."""
 
     _fields_ = (
-        ("type", ctypes.c_uint32),
-        ("size", ctypes.c_uint32),
-        ("config", ctypes.c_uint64),
-        ("sample_period", ctypes.c_uint64),
-        ("rest", ctypes.c_uint64 * 5),
+        ("sz", ctypes.c_size_t),
+        ("data_in", ctypes.c_void_p),
+        ("data_out", ctypes.c_void_p),
+        ("data_size_in", ctypes.c_uint32),
+        ("data_size_out", ctypes.c_uint32),
+        ("ctx_in", ctypes.c_void_p),
+        ("ctx_out", ctypes.c_void_p),
+        ("ctx_size_in", ctypes.c_uint32),
+        ("ctx_size_out", ctypes.c_uint32),
+        ("retval", ctypes.c_uint32),
     )
 
 
-# perf_event_open has no libc function; numbers from the kernel's syscall tables
-_PERF_EVENT_OPEN = {"x86_64": 298, "aarch64": 241}
-_PERF_TYPE_TRACEPOINT = 2
-_PERF_FLAG_FD_CLOEXEC = 8
-
-
-def tracepoint_event(tracing: Path, category: str, name: str) -> int:
-    """Open a tracepoint as a perf event, which a link can then be attached to.
-
-    `tracing` is where tracefs is mounted. OSError when the kernel lacks it.
-    """
-    identifier = int((tracing / "events" / category / name / "id").read_text())
-    attr = _PerfEventAttr(
-        type=_PERF_TYPE_TRACEPOINT, size=64, config=identifier, sample_period=1
+def test_run(prog: int, argument: int) -> int:
+    """Run a raw tracepoint program once with one argument; returns what it returned."""
+    context = (ctypes.c_uint64 * 2)(argument, 0)
+    opts = _TestRunOpts(
+        sz=ctypes.sizeof(_TestRunOpts),
+        ctx_in=ctypes.addressof(context),
+        ctx_size_in=ctypes.sizeof(context),
     )
-    number = _PERF_EVENT_OPEN[os.uname().machine]
-    libc = ctypes.CDLL(None, use_errno=True)
-    return _checked(
-        libc.syscall(number, ctypes.byref(attr), -1, 0, -1, _PERF_FLAG_FD_CLOEXEC),
-        f"{category}:{name}",
-    )
+    checked(_lib().bpf_prog_test_run_opts(prog, ctypes.byref(opts)), "test run")
+    return int(opts.retval)

@@ -17,7 +17,7 @@ from agent.errors import LoadError
 
 VMLINUX = Path("/sys/kernel/btf/vmlinux")
 
-INT, PTR, ARRAY, STRUCT, UNION, ENUM = 1, 2, 3, 4, 5, 6
+INT, PTR, ARRAY, STRUCT, UNION, ENUM, FORWARD = 1, 2, 3, 4, 5, 6, 7
 TYPEDEF, VOLATILE, CONST, RESTRICT, FUNC, PROTO = 8, 9, 10, 11, 12, 13
 VAR, DATASEC, DECL_TAG, TYPE_TAG, ENUM64 = 14, 15, 17, 18, 19
 _HEADER_BYTES = 24
@@ -152,6 +152,26 @@ class Btf:
         )[2]
         return length
 
+    def hides_argument(self, function: str) -> bool:
+        """Whether a function's first argument points to a struct it does not define.
+
+        A program may not read such an argument; it is so where the type information
+        was taken from a stand-in for a system call that a kernel may lack.
+        """
+        type_id = self.find(FUNC, function)
+        if type_id is None:
+            return False
+        prototype = self.type(self.type(type_id).size)
+        if not prototype.length:
+            return False
+        (first,) = struct.unpack_from("<I", self._raw, prototype.at + 4)
+        pointer = self.type(self.resolve(first))
+        return pointer.kind == PTR and self._kind(pointer.size) == FORWARD
+
+    def _kind(self, type_id: int) -> int:
+        resolved = self.resolve(type_id)
+        return self.type(resolved).kind if resolved else 0
+
     def parameters(self, typedef: str) -> int:
         """Count the parameters of a tracepoint's type `btf_trace_NAME`."""
         type_id = self.find(TYPEDEF, typedef)
@@ -181,8 +201,20 @@ class Btf:
         if found.kind == STRUCT and found.name in known:
             return f"struct {found.name} %s", found.size
         if found.kind == STRUCT and found.size in (4, 8):
-            return f"u{found.size * 8} %s", found.size  # kuid_t and its kin
+            if found.size == self._widest(found):
+                return f"u{found.size * 8} %s", found.size  # kuid_t and its kin
+            return "u32 %s[2]", found.size  # kernel_cap_t before 6.3: aligned to 4
         return f"char %s[{found.size}]", found.size
+
+    def _widest(self, found: Type) -> int:
+        """Bytes of the first scalar inside, which decide how a struct is aligned."""
+        (inner,) = struct.unpack_from("<I", self._raw, found.at + 4)
+        while self.type(inner := self.resolve(inner)).kind in (ARRAY, STRUCT, UNION):
+            inner_type = self.type(inner)
+            at = inner_type.at + (0 if inner_type.kind == ARRAY else 4)
+            (inner,) = struct.unpack_from("<I", self._raw, at)
+        kind = self.type(inner)
+        return 8 if kind.kind == PTR else kind.size
 
     def _declare_int(self, found: Type) -> tuple[str, int]:
         (encoding,) = struct.unpack_from("<I", self._raw, found.at)

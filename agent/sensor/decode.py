@@ -17,6 +17,7 @@ from agent.events import (
     Access,
     AccessKind,
     Context,
+    Denied,
     Event,
     Exec,
     ExecFailed,
@@ -237,11 +238,11 @@ def _exit(v: tuple[Any, ...], raw: bytes, at: int) -> Event:
 
 
 def _access(v: tuple[Any, ...], raw: bytes, at: int) -> Access:
-    first, last, count, result, kind, named, detail = v[-12:-5]
+    first, last, count, result, kind, named, detail, denied = v[-12:-4]
     try:
-        access = AccessKind(kind)
+        access, by = AccessKind(kind), Denied(denied)
     except ValueError as error:
-        raise DecodeError(f"unknown access {kind}") from error
+        raise DecodeError(f"unknown access {kind}, denied {denied}") from error
     path = at + v[-4] + v[-3]
     return Access(
         cpu=v[3],
@@ -260,6 +261,7 @@ def _access(v: tuple[Any, ...], raw: bytes, at: int) -> Access:
         last_ns=last,
         requested_pid=named,
         detail=detail,
+        denied=by,
         path=raw[path : path + v[-2]].partition(b"\0")[0],
     )
 

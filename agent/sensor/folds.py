@@ -24,14 +24,20 @@ class Folds:
     """Reads the map `folds` of one pin folder."""
 
     def __init__(self, folder: Path) -> None:
-        """Open the map; OSError when it is not pinned."""
-        self._fd = pins.open_map(folder, "folds")
+        """Open the map; without one, no hook could be had that would fill it."""
+        try:
+            self._fd = pins.open_map(folder, "folds")
+        except FileNotFoundError:
+            self._fd = -1
+            return
         self._size = bpf.map_spec(self._fd).value_size
         self._reported: dict[bytes, int] = {}
 
     def collect(self, now_ns: int) -> list[Access]:
         """Return one event for each pair with accesses that nobody was told of."""
-        events = []
+        events: list[Access] = []
+        if self._fd < 0:
+            return events
         for key in list(bpf.keys(self._fd, wire.FOLD_KEY_SIZE)):
             try:
                 raw = bpf.lookup(self._fd, key, self._size)
@@ -51,7 +57,8 @@ class Folds:
 
     def close(self) -> None:
         """Close the map's descriptor."""
-        os.close(self._fd)
+        if self._fd >= 0:
+            os.close(self._fd)
 
 
 def _without_place(event: Access) -> Access:

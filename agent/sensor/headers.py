@@ -1,15 +1,19 @@
 """Everything bcc includes: a stub header tree and one header made from BTF.
 
-In: the kernel's BTF. Out: the text of the generated header, and a folder that bcc
-takes for kernel headers. A member that the probes need and this kernel lacks is a
-LoadError that names it; kernel headers are never needed on the node.
+In: the kernel's BTF and a variant of the probes. Out: the text of the generated header,
+and a folder that bcc takes for kernel headers. A member that the probes need and this
+kernel lacks is a LoadError that names it; kernel headers are never needed on the node.
 """
 
+import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from agent.errors import LoadError
 from agent.sensor.btf import FUNC, Btf
+from agent.sensor.sources import BY_FUNCTION, Variant
 
 ENVIRONMENT = (
     "LD_PRELOAD",
@@ -28,15 +32,45 @@ ENVIRONMENT = (
 )
 """The environment variables that leave the kernel: roles and injection need them."""
 
+
+class Registers(NamedTuple):
+    """Members of struct pt_regs.
+
+    The arguments of a system call and of one made the 32-bit way, the first of a
+    function, and what a function returned.
+    """
+
+    call: tuple[str, ...]
+    compat: tuple[str, ...]
+    parameter: str
+    returned: str
+
+
+_X86 = Registers(("di", "si", "dx", "r10"), ("bx", "cx", "dx", "si"), "di", "ax")
+_ARM_64 = Registers(
+    ("regs[0]", "regs[1]", "regs[2]", "regs[3]"),
+    ("regs[0]", "regs[1]", "regs[2]", "regs[3]"),
+    "regs[0]",
+    "regs[0]",
+)
+_X86_STACK = 16384
+"""THREAD_SIZE; older type information does not say."""
+REGISTERS = {"x86_64": _X86, "aarch64": _ARM_64}
+"""By what os.uname().machine says; the one table of registers."""
+
+PREEMPT_DISABLE, PREEMPT_ENABLE = 0x7F01, 0x7F02
+"""Numbers of no helper, in the place of calls that the loader fills in."""
+
 # 'a|b' is one member that was renamed, under its first name; a trailing '?' makes it
 # optional, with NO_<struct>_<member> defined where it is absent.
-MEMBERS: dict[str, tuple[str, ...]] = {
+COMMON: dict[str, tuple[str, ...]] = {
     "task_struct": (
         *("tgid", "pid", "group_leader", "real_parent", "parent"),
         *("start_boottime|real_start_time", "signal", "thread_pid", "pid_links"),
         *("loginuid", "sessionid", "ptrace", "comm", "real_cred", "nsproxy"),
-        *("cgroups", "mm", "fs", "files", "sighand", "exit_code"),
+        *("cgroups", "mm", "fs", "files", "sighand", "exit_code", "tasks"),
     ),
+    "list_head": ("next",),
     "signal_struct": ("pids", "flags", "group_exit_code", "live"),
     "pid": ("level", "tasks", "numbers"),
     "upid": ("nr", "ns"),
@@ -78,24 +112,56 @@ MEMBERS: dict[str, tuple[str, ...]] = {
         "task_size",
     ),
     "linux_binprm": ("filename", "interp", "argc", "envc"),
-    "file": ("f_inode", "f_path", "private_data", "f_flags"),
+    "file": ("f_inode", "f_path"),
     "path": ("mnt", "dentry"),
-    "inode": ("i_ino", "i_nlink", "i_uid", "i_mode", "i_sb", "i_private"),
-    "super_block": ("s_dev", "s_magic"),
-    "dentry": ("d_parent", "d_name", "d_hash", "d_inode"),
+    "inode": ("i_ino", "i_nlink", "i_uid", "i_mode", "i_sb"),
+    "super_block": ("s_dev",),
+    "dentry": ("d_parent", "d_name", "d_hash"),
     "qstr": ("name",),
     "hlist_bl_node": ("pprev",),
     "vfsmount": ("mnt_root",),
     "mount": ("mnt", "mnt_parent", "mnt_mountpoint"),
     "fs_struct": ("pwd",),
-    "files_struct": ("fdt",),
-    "fdtable": ("max_fds", "fd"),
-    "proc_inode": ("pid", "vfs_inode"),
-    "trace_event_raw_sys_enter": ("id", "args"),
-    "trace_event_raw_sys_exit": ("id", "ret"),
     "bpf_iter_meta": ("seq",),
     "bpf_iter__task": ("meta", "task"),
 }
+CALLS: dict[str, tuple[str, ...]] = {
+    "file": ("private_data", "f_flags"),
+    "inode": ("i_private",),
+    "super_block": ("s_magic",),
+    "dentry": ("d_inode",),
+    "files_struct": ("fdt",),
+    "fdtable": ("max_fds", "fd"),
+    "proc_inode": ("pid", "vfs_inode"),
+}
+TRACEPOINTS: dict[str, tuple[str, ...]] = {
+    "trace_event_raw_sys_enter": ("id", "args"),
+    "trace_event_raw_sys_exit": ("id", "ret"),
+}
+"""What is read where: in all probes, in those on system calls, in tracepoints. A member
+that a kernel lacks takes down only the variants that read it."""
+
+
+def members(variant: Variant, machine: str) -> dict[str, tuple[str, ...]]:
+    """Return all members that a variant of the probes reads on such a machine."""
+    parts = [COMMON]
+    if "access.c" in variant.files:
+        parts.append(CALLS)
+        parts.append(_registers(machine) if variant.way else TRACEPOINTS)
+    if variant == BY_FUNCTION:
+        parts.append({"filename": ("name",), "task_struct": ("stack?",)})
+    joined: dict[str, tuple[str, ...]] = {}
+    for part in parts:
+        for name, wanted in part.items():
+            joined[name] = (*joined.get(name, ()), *wanted)
+    return joined
+
+
+def _registers(machine: str) -> dict[str, tuple[str, ...]]:
+    names = [*REGISTERS[machine].call, *REGISTERS[machine].compat]
+    names += [REGISTERS[machine].parameter, REGISTERS[machine].returned]
+    return {"pt_regs": tuple(dict.fromkeys(name.partition("[")[0] for name in names))}
+
 
 _CHECKS = """
 _Static_assert(__builtin_offsetof(struct cred, fsgid) ==
@@ -158,76 +224,90 @@ def write_tree(root: Path) -> None:
         path.write_text(text)
 
 
-def generate(btf: Btf) -> str:
-    """Return the C text of every kernel struct in MEMBERS, at this kernel's offsets.
+def generate(btf: Btf, variant: Variant, machine: str = "") -> str:
+    """Return C text: every kernel struct a variant reads, at this kernel's offsets.
 
-    Padding is spelled out: __attribute__((packed)) would make clang read bytewise,
-    which the verifier refuses on context pointers.
+    `machine` is what os.uname().machine says; the running one by default. Padding is
+    spelled out: __attribute__((packed)) would make clang read bytewise, which the
+    verifier refuses on context pointers.
     """
-    parts = [f"struct {name};" for name in MEMBERS]
-    parts += [_struct(btf, name) for name in _inner_first(btf)]
-    return "\n".join([*parts, _CHECKS, *_constants(btf)]) + "\n"
+    machine = machine or os.uname().machine
+    if machine not in REGISTERS:
+        raise LoadError(f"the probes know no registers of {machine}")
+    layout = _Layout(btf, members(variant, machine))
+    parts = [f"struct {name};" for name in layout.members]
+    parts += [layout.declare(name) for name in layout.inner_first()]
+    parts += [_CHECKS, *_constants(btf), *_register_macros(REGISTERS[machine])]
+    parts.append(_caller_registers(btf, machine))
+    return "\n".join(parts) + "\n"
 
 
-def _inner_first(btf: Btf) -> list[str]:
-    """Order the structs so that one embedded in another is defined before it."""
-    order: list[str] = []
+class _Layout:
+    """The structs of one variant on one kernel."""
 
-    def visit(name: str) -> None:
-        if name in order:
-            return
-        for _, _, declaration in _fields(btf, name):
-            if inner := re.match(r"struct (\w+) \w", declaration):
-                visit(inner[1])
-        order.append(name)
+    def __init__(self, btf: Btf, members: Mapping[str, tuple[str, ...]]) -> None:
+        self._btf, self.members = btf, members
 
-    for name in MEMBERS:
-        visit(name)
-    return order
+    def inner_first(self) -> list[str]:
+        """Order the structs so that one embedded in another is defined before it."""
+        order: list[str] = []
 
+        def visit(name: str) -> None:
+            if name in order:
+                return
+            for _, _, declaration in self._fields(name):
+                if inner := re.match(r"struct (\w+) \w", declaration):
+                    visit(inner[1])
+            order.append(name)
 
-def _fields(btf: Btf, name: str) -> list[tuple[int, int, str]]:
-    """Offset, size and declaration of each wanted member, in order of offset."""
-    fields = []
-    try:
-        _, members = btf.struct(name)
-    except KeyError as missing:
-        raise LoadError(f"this kernel's BTF has no {missing.args[0]}") from missing
-    for wanted in MEMBERS[name]:
-        names = wanted.rstrip("?").split("|")
-        found = next((members[n] for n in names if n in members), None)
-        if found is None:
-            if wanted.endswith("?"):
-                continue
-            raise LoadError(f"this kernel's BTF has no member {names[0]} in {name}")
-        if found.bits:
-            raise LoadError(f"{name}.{names[0]} is a bit field on this kernel")
-        text, size = btf.declare(found.type_id, frozenset(MEMBERS))
-        fields.append((found.offset, size, text % names[0]))
-    return sorted(fields)
+        for name in self.members:
+            visit(name)
+        return order
 
+    def _fields(self, name: str) -> list[tuple[int, int, str]]:
+        """Offset, size and declaration of each wanted member, in order of offset."""
+        fields = []
+        try:
+            _, members = self._btf.struct(name)
+        except KeyError as missing:
+            raise LoadError(f"this kernel's BTF has no {missing.args[0]}") from missing
+        for wanted in self.members[name]:
+            names = wanted.rstrip("?").split("|")
+            found = next((members[n] for n in names if n in members), None)
+            if found is None:
+                if wanted.endswith("?"):
+                    continue
+                raise LoadError(f"this kernel's BTF has no member {names[0]} in {name}")
+            if found.bits:
+                raise LoadError(f"{name}.{names[0]} is a bit field on this kernel")
+            text, size = self._btf.declare(found.type_id, frozenset(self.members))
+            fields.append((found.offset, size, text % names[0]))
+        return sorted(fields)
 
-def _struct(btf: Btf, name: str) -> str:
-    at, body, checks = 0, [], []
-    for offset, size, declaration in _fields(btf, name):
-        if offset > at:
-            body.append(f"char _pad{at}[{offset - at}];")
-        body.append(declaration + ";")
-        member = re.findall(r"(\w+)(?:\[\d+\])*$", declaration)[0]
-        checks.append(
-            f"_Static_assert(__builtin_offsetof(struct {name}, {member}) == {offset},"
-            f' "{name}.{member}");'
-        )
-        at = offset + size
-    total = btf.struct(name)[0]
-    if total > at:
-        body.append(f"char _pad{at}[{total - at}];")
-    absent = [
-        f"#define NO_{name}_{wanted.rstrip('?')} 1"
-        for wanted in MEMBERS[name]
-        if wanted.endswith("?") and wanted.rstrip("?") not in btf.struct(name)[1]
-    ]
-    return "\n".join([f"struct {name} {{ {' '.join(body)} }};", *checks, *absent])
+    def declare(self, name: str) -> str:
+        """Return one struct, with an assertion for the place of each member."""
+        at, body, checks = 0, [], []
+        for offset, size, declaration in self._fields(name):
+            if offset > at:
+                body.append(f"char _pad{at}[{offset - at}];")
+            body.append(declaration + ";")
+            member = re.findall(r"(\w+)(?:\[\d+\])*$", declaration)[0]
+            checks.append(
+                f"_Static_assert(__builtin_offsetof(struct {name}, {member})"
+                f' == {offset}, "{name}.{member}");'
+            )
+            at = offset + size
+        total = self._btf.struct(name)[0]
+        if total > at:
+            body.append(f"char _pad{at}[{total - at}];")
+        text = f"struct {name} {{ {' '.join(body)} }};"
+        return "\n".join([text, *checks, *self._absent(name)])
+
+    def _absent(self, name: str) -> list[str]:
+        """Say which optional members this kernel lacks."""
+        optional = [one.rstrip("?") for one in self.members[name] if one.endswith("?")]
+        there = self._btf.struct(name)[1]
+        return [f"#define NO_{name}_{one} 1" for one in optional if one not in there]
 
 
 def _constants(btf: Btf) -> list[str]:
@@ -249,6 +329,42 @@ def _constants(btf: Btf) -> list[str]:
     if btf.find(FUNC, "pidfs_alloc_file"):
         lines.append("#define IR_PIDFS 1")
     return lines
+
+
+def _register_macros(registers: Registers) -> list[str]:
+    """C text: a system call's arguments from the registers its caller had."""
+
+    def reads(names: tuple[str, ...], cast: str) -> str:
+        return " ".join(
+            f"PROBE((call).args[{i}], from, {name});"
+            f" (call).args[{i}] = {cast}(call).args[{i}];"
+            for i, name in enumerate(names)
+        )
+
+    return [
+        f"#define IR_CALL_ARGS(call, from) {{ {reads(registers.call, '')} }}",
+        f"#define IR_COMPAT_ARGS(call, from) {{ {reads(registers.compat, '(u32)')} }}",
+        f"#define IR_PARAMETER(ctx) ((ctx)->{registers.parameter})",
+        f"#define IR_RETURNED(ctx) ((ctx)->{registers.returned})",
+        f"#define IR_PREEMPT_DISABLE {PREEMPT_DISABLE}",
+        f"#define IR_PREEMPT_ENABLE {PREEMPT_ENABLE}",
+    ]
+
+
+def _caller_registers(btf: Btf, machine: str) -> str:
+    """C text: where a program on a system call's function finds its caller's registers.
+
+    On 5.10 the argument of some of these functions is of a type that a program may not
+    read; the registers also lie at the end of the task's stack.
+    """
+    calls = ("__x64_sys_execveat", "__x64_sys_process_vm_readv")
+    if machine != "x86_64" or not any(map(btf.hides_argument, calls)):
+        return "#define IR_CALLER(ctx) ((struct pt_regs *)(ctx)[0])"
+    return (
+        "#define IR_CALLER(ctx) ({ char *stack_ = 0; PROBE(stack_,"
+        " (struct task_struct *)bpf_get_current_task(), stack);"
+        f" (struct pt_regs *)(stack_ + {_X86_STACK}) - 1; }})"
+    )
 
 
 def _word(text: bytes, size: int) -> str:

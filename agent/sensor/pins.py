@@ -32,6 +32,14 @@ class Loaded(NamedTuple):
     loaded_ns: int
 
 
+class Parts(NamedTuple):
+    """Descriptors by name: what collects, what it fills, what is run on request."""
+
+    maps: Mapping[str, int]
+    links: Mapping[str, int]
+    programs: Mapping[str, int]
+
+
 def mount(kind: str, place: Path) -> None:
     """Mount a kernel file system (bpf, tracefs); NotPermittedError when refused."""
     libc = ctypes.CDLL(None, use_errno=True)
@@ -61,28 +69,25 @@ def _is_bpffs(folder: Path) -> bool:
     return bool(found.f_type == _BPF_FS_MAGIC)
 
 
-def publish(
-    folder: Path, object_key: str, maps: Mapping[str, int], links: Mapping[str, int]
-) -> None:
+def publish(folder: Path, object_key: str, parts: Parts) -> None:
     """Pin everything, then give the folder its name in one step.
 
-    What was pinned there before is removed only after the new probes are attached,
-    so nothing goes unseen in between.
+    `parts` are the descriptors by folder and name. What was pinned there before is
+    removed only after the new probes are attached, so nothing goes unseen in between.
     """
     require_bpffs(folder)
     fresh, old = _beside(folder, "new"), _beside(folder, "old")
     remove(fresh)
     remove(old)
     fresh.mkdir(mode=0o700)
-    (fresh / "maps").mkdir(mode=0o700)
-    (fresh / "links").mkdir(mode=0o700)
     meta = bpf.map_create("meta", bpf.MapSpec(bpf.MAP_ARRAY, 4, _META.size, 1, 0))
     load_id = secrets.token_bytes(16)
     bpf.update(meta, _KEY, _META.pack(object_key.encode(), load_id, clock.boot_ns()))
-    for name, fd in {**maps, "meta": meta}.items():
-        bpf.pin(fd, fresh / "maps" / name)
-    for name, fd in links.items():
-        bpf.pin(fd, fresh / "links" / name)
+    for part, names in parts._asdict().items():
+        (fresh / part).mkdir(mode=0o700)
+        for name, fd in names.items():
+            bpf.pin(fd, fresh / part / name)
+    bpf.pin(meta, fresh / "maps" / "meta")
     if folder.exists():
         folder.rename(old)
     fresh.rename(folder)
@@ -125,7 +130,7 @@ def remove(folder: Path) -> None:
     if not folder.exists():
         return
     _require_ours(folder)
-    for part in ("maps", "links"):
+    for part in Parts._fields:
         if (folder / part).is_dir():
             for pin in (folder / part).iterdir():
                 pin.unlink()
@@ -135,7 +140,7 @@ def remove(folder: Path) -> None:
 
 def _require_ours(folder: Path) -> None:
     names = {path.name for path in folder.iterdir()}
-    if not _is_bpffs(folder) or folder.is_symlink() or not names <= {"maps", "links"}:
+    if not _is_bpffs(folder) or folder.is_symlink() or not names <= {*Parts._fields}:
         raise UsageError(f"{folder} is not a pin folder of this agent; left alone")
 
 
@@ -161,7 +166,16 @@ def open_map(folder: Path, name: str) -> int:
 
 def links(folder: Path) -> list[str]:
     """List the names of the pinned links."""
+    return _names(folder / "links")
+
+
+def programs(folder: Path) -> list[str]:
+    """List the names of the programs that are run on request."""
+    return _names(folder / "programs")
+
+
+def _names(folder: Path) -> list[str]:
     try:
-        return sorted(path.name for path in (folder / "links").iterdir())
+        return sorted(path.name for path in folder.iterdir())
     except OSError:
         return []

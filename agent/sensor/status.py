@@ -1,18 +1,38 @@
-"""The state of every hook, kept for whoever asks later.
+"""The state of every hook and sense, kept for whoever asks later.
 
-In: what the loader found and proved. Out: the same as a file in the runtime folder, as
-a table or as JSON, held against the links that are pinned now. A hook whose link is
-gone is never shown as attached.
+In: what the loader found and proved. Out: the same as a file in the runtime folder,
+held against the pins that are there now. A hook whose pin is gone is never shown as
+attached.
 """
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
 
 from agent.sensor import pins
-from agent.sensor.hooks import SENSES, HookState, Sense, pin_name
+from agent.sensor.hooks import SENSES, HookState, Sense
 
 _FILE = "hooks.json"
+_PROVEN, _PARTLY, _ATTACHED = "proven", "partly proven", "attached, not proven"
+_MISSING = "missing"
+
+
+class Standing(msgspec.Struct, frozen=True):
+    """Where one sense stands on its ladder.
+
+    `better` says of each better rung why it is not in use, `lacking` of each hook of
+    this rung that does not work why, `lost` what the rung does not give even when it
+    works. `proven_ns` is when all its hooks had been seen to fire (CLOCK_BOOTTIME).
+    """
+
+    sense: str
+    rung: str
+    state: str
+    proven_ns: int
+    better: dict[str, str]
+    lacking: list[str]
+    lost: str
 
 
 def save(runtime: Path, states: list[HookState]) -> None:
@@ -30,17 +50,18 @@ def forget(runtime: Path) -> None:
 
 def current(runtime: Path, folder: Path) -> list[HookState]:
     """Return the hooks of every sense: as the loader left them, if still pinned."""
-    pinned = set(pins.links(folder))
+    pinned = {*pins.links(folder), *pins.programs(folder)}
     tried: dict[str, list[HookState]] = {}
-    for state in _kept(runtime):
+    for state in reported(runtime):
         tried.setdefault(state.sense, []).append(state)
     states = []
     for sense in SENSES:
         for known in tried.get(sense.name) or _unheard_of(sense, pinned):
-            if known.attached and pin_name(known.program, known.target) not in pinned:
+            if known.attached and known.pin not in pinned:
                 gone = {
                     "attached": False,
                     "proven": False,
+                    "proven_ns": 0,
                     "reason": "its link is gone",
                 }
                 known = msgspec.structs.replace(known, **gone)  # noqa: PLW2901
@@ -49,34 +70,82 @@ def current(runtime: Path, folder: Path) -> list[HookState]:
 
 
 def _unheard_of(sense: Sense, pinned: set[str]) -> list[HookState]:
-    """Judge by the links alone: no loader has left word, or it was killed."""
-    best, states = sense.rungs[0], []
-    for hook in best.hooks:
+    """Judge by the pins alone: no loader has left word, or it was killed."""
+    rungs = [r for r in sense.rungs if any(hook.pin in pinned for hook in r.hooks)]
+    rung, states = (rungs or sense.rungs)[0], []
+    for hook in rung.hooks:
         there = hook.pin in pinned
         why = "pinned, but no loader has proven it" if there else "not loaded"
         states.append(
             HookState(
-                sense.name, best.name, hook.program, hook.target, there, reason=why
+                sense.name,
+                rung.name,
+                hook.program,
+                hook.target,
+                there,
+                hook.pin,
+                reason=why,
+                unseen=rung.unseen,
+                optional=hook.optional,
             )
         )
     return states
 
 
-def missing(states: list[HookState]) -> list[str]:
+def standings(states: Iterable[HookState]) -> list[Standing]:
+    """Say for each sense where it stands, in the order of the table of hooks."""
+    by_sense: dict[str, list[HookState]] = {}
+    for state in states:
+        by_sense.setdefault(state.sense, []).append(state)
+    return [_standing(name, mine) for name, mine in by_sense.items()]
+
+
+def _standing(sense: str, states: list[HookState]) -> Standing:
+    rung = next((s.rung for s in states if s.attached), "")
+    mine = [s for s in states if s.rung == (rung or states[-1].rung)]
+    wanted = [s for s in mine if s.attached or not s.optional]
+    proven = [s for s in wanted if s.proven]
+    when = max((s.proven_ns for s in proven), default=0)
+    better: dict[str, str] = {}
+    for state in states:
+        if state.rung == mine[0].rung:
+            break
+        if state.reason and not state.optional:
+            better.setdefault(state.rung, state.reason)
+    return Standing(
+        sense,
+        rung,
+        _word(wanted, proven, attached=bool(rung)),
+        when,
+        better,
+        [
+            f"{s.target}: {s.reason or 'not seen to fire'}"
+            for s in wanted
+            if not s.proven
+        ],
+        mine[0].unseen if rung else "everything",
+    )
+
+
+def _word(wanted: list[HookState], proven: list[HookState], *, attached: bool) -> str:
+    if not attached:
+        return _MISSING
+    if all(state.proven or state.optional for state in wanted):
+        return _PROVEN
+    return _PARTLY if proven else _ATTACHED
+
+
+def missing(states: Iterable[HookState]) -> list[str]:
     """Name the senses that no rung gives completely, with the reason of one hook."""
-    lacking = []
-    for sense in SENSES:
-        mine = [state for state in states if state.sense == sense.name]
-        rungs = {state.rung for state in mine}
-        if not any(
-            all(state.proven for state in mine if state.rung == rung) for rung in rungs
-        ):
-            reason = next((state.reason for state in mine if not state.proven), "")
-            lacking.append(f"{sense.name}: {reason or 'not proven'}")
-    return lacking
+    return [
+        f"{one.sense}: {(*one.lacking, 'not proven')[0]}"
+        for one in standings(states)
+        if one.state != _PROVEN
+    ]
 
 
-def _kept(runtime: Path) -> list[HookState]:
+def reported(runtime: Path) -> list[HookState]:
+    """Return the hooks as the loader left them, whether or not they are still there."""
     try:
         return msgspec.json.decode((runtime / _FILE).read_bytes(), type=list[HookState])
     except (OSError, msgspec.DecodeError):
@@ -88,25 +157,3 @@ def exit_code(states: list[HookState]) -> int:
     if not missing(states):
         return 0
     return 1 if any(state.attached for state in states) else 2
-
-
-def render(states: list[HookState], *, as_json: bool) -> str:
-    """Return a table for a person, or one JSON document."""
-    if as_json:
-        return msgspec.json.encode({"hooks": states}).decode()
-    rows = [("SENSE", "HOOK", "STATE", "WHY")]
-    rows += [(one.sense, one.target, _word(one), one.reason) for one in states]
-    widths = [max(len(row[i]) for row in rows) for i in range(3)]
-    lines = [
-        "  ".join([*(row[i].ljust(widths[i]) for i in range(3)), row[3]]).rstrip()
-        for row in rows
-    ]
-    unseen = {one.sense: one.unseen for one in states if one.attached and one.unseen}
-    lines += [f"not seen by {sense}: {what}" for sense, what in unseen.items()]
-    return "\n".join(lines)
-
-
-def _word(state: HookState) -> str:
-    if not state.attached:
-        return "missing"
-    return "proven" if state.proven else "attached, not proven"

@@ -12,9 +12,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from agent.events import Event, Loss, Task
+from agent.events import Event, Loss
 from agent.sensor import bpf, pins, wire
-from agent.sensor.decode import task
 from agent.sensor.folds import Folds
 from agent.sensor.ringbuf import RingReader
 from agent.sensor.stream import CpuState, Position, Stream, read_cpu_states
@@ -157,24 +156,6 @@ class Tap:
         self._folds.close()
         os.close(self._states)
         os.close(self._events)
-
-
-def snapshot(folder: Path) -> list[Task]:
-    """List every process of this pid namespace by the pinned task iterator.
-
-    Empty when the kernel refused the iterator.
-    """
-    for name in pins.links(folder):
-        if name.startswith("bpf_iter__task"):
-            link = bpf.get(folder / "links" / name)
-            try:
-                raw = bpf.read_iterator(link)
-            finally:
-                os.close(link)
-            size = wire.TASK.size
-            whole = len(raw) - len(raw) % size
-            return [task(*values) for values in wire.TASK.iter_unpack(raw[:whole])]
-    return []
 
 
 def decode_checkpoint(raw: Mapping[str, Any]) -> dict[int, Position]:

@@ -6,7 +6,7 @@ Nothing here has logic: struct formats, field names in wire order, and the kinds
 import struct
 from enum import IntEnum
 
-VERSION = 1
+VERSION = 2
 
 
 class Kind(IntEnum):
@@ -106,7 +106,7 @@ ACCESS_FIELDS = (
     "access",
     "requested_pid",
     "detail",
-    "pad",
+    "denied",
     "len",
 )
 

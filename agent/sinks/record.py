@@ -53,6 +53,7 @@ _ACTIONS = {
     AccessKind.MEM_OPEN: "mem-open",
     AccessKind.PIDFD_GETFD: "pidfd-getfd",
     AccessKind.TRACE_INHERITED: "trace-inherited",
+    AccessKind.OTHER_ACCESS: "other-access",
 }
 
 
@@ -273,8 +274,12 @@ class Renderer:
             error = f'"error":{{"code":"{error_name(-event.result)}"}},'
         path = f',"path":{quoted(event.path)}' if event.path else ""
         whom = self._target(event.target, target)
+        kinds = '"access"'
+        if event.denied:
+            kinds += ',"denied"'
+            path += f',"denied":"{event.denied.name.lower()}"'
         return (
-            f'"type":["access"],"action":"{what}","outcome":"{outcome}"}},{error}',
+            f'"type":[{kinds}],"action":"{what}","outcome":"{outcome}"}},{error}',
             "",
             (
                 f'{whom}"access":{{"kind":"{what}","count":{event.count},'

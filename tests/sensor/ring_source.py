@@ -72,9 +72,9 @@ class RingSource:
         """OSError or LoadError when this process may not load a program."""
         self._size = size
         code = _program(ring, size)
-        self._writes = bpf.prog_load("ring_source", SOCKET_FILTER, code)
+        self._writes = bpf.prog_load("ring_source", SOCKET_FILTER, code).fd
         code = _giving_up(ring, size)
-        self._gives_up = bpf.prog_load("ring_discard", SOCKET_FILTER, code)
+        self._gives_up = bpf.prog_load("ring_discard", SOCKET_FILTER, code).fd
 
     def write(self, record: bytes) -> bool:
         """Write one record; False when the ring is full."""

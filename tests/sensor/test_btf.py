@@ -8,6 +8,7 @@ from agent.errors import LoadError
 from agent.sensor.btf import (
     ARRAY,
     CONST,
+    FORWARD,
     FUNC,
     STRUCT,
     TYPEDEF,
@@ -150,3 +151,51 @@ def test_an_array_of_arrays_has_all_its_dimensions() -> None:
     array = blob.array(blob.array(word, 3), 2)
     assert Btf(blob.bytes()).type(array).kind == ARRAY
     assert declared(blob, array) == ("u32 m[2][3]", 24)
+
+
+@pytest.mark.parametrize(
+    ("size", "fields", "expected"),
+    [
+        (4, [("val", 4, 0)], ("u32 m", 4)),
+        (8, [("val", 8, 0)], ("u64 m", 8)),
+        (8, [("cap", 4, 0), ("more", 4, 32)], ("u32 m[2]", 8)),
+        (12, [("a", 4, 0), ("b", 4, 32), ("c", 4, 64)], ("char m[12]", 12)),
+    ],
+)
+def test_a_small_struct_is_a_number_where_it_is_aligned_like_one(
+    size: int, fields: list[tuple[str, int, int]], expected: tuple[str, int]
+) -> None:
+    """A number of eight bytes in the place of two of four may get padding before it."""
+    blob = Blob()
+    words = {4: blob.int_("unsigned int", 4), 8: blob.int_("unsigned long", 8)}
+    small = blob.compound("small", size, [(n, words[w], at) for n, w, at in fields])
+    assert declared(blob, small) == expected
+
+
+def test_how_a_small_struct_is_aligned_is_seen_through_arrays_and_structs() -> None:
+    blob = Blob()
+    word = blob.int_("unsigned int", 4)
+    pair = blob.compound("kernel_cap_struct", 8, [("cap", blob.array(word, 2), 0)])
+    assert declared(blob, blob.typedef("kernel_cap_t", pair)) == ("u32 m[2]", 8)
+    assert declared(blob, blob.compound("deeper", 8, [("in", pair, 0)])) == (
+        "u32 m[2]",
+        8,
+    )
+    pointer = blob.compound("one_pointer", 8, [("to", blob.pointer(pair), 0)])
+    assert declared(blob, pointer) == ("u64 m", 8)
+
+
+def test_whether_a_function_hides_its_argument() -> None:
+    blob = Blob()
+    word = blob.int_("int", 4)
+    known = blob.pointer(blob.compound("pt_regs", 8, [("x", word, 0)]))
+    hidden = blob.pointer(blob.add(CONST, "", blob.add(FORWARD, "pt_regs", 0)))
+    blob.function_of("seen", known)
+    blob.function_of("hides", hidden)
+    blob.function_of("second", word, hidden)
+    blob.function_of("number", word)
+    blob.function_of("anything", blob.pointer(0))
+    blob.function_of("nothing")
+    btf = Btf(blob.bytes())
+    names = ("seen", "hides", "second", "number", "anything", "nothing", "absent")
+    assert [name for name in names if btf.hides_argument(name)] == ["hides"]

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.errors import DecodeError
-from agent.events import NOBODY, Access, Event, Exec, ExecFailed, Flag
+from agent.events import NOBODY, Access, Denied, Event, Exec, ExecFailed, Flag
 from agent.sensor.decode import ArgvPiece, decode, decode_folded
 from tests.builders import (
     NO_TASK,
@@ -186,7 +186,7 @@ def test_a_byte_too_many_is_an_error(event: Event) -> None:
 @pytest.mark.parametrize(
     ("at", "form", "value", "reason"),
     [
-        (0, "<H", 2, "version 2"),
+        (0, "<H", 1, "version 1"),
         (2, "<H", 0, "unknown kind 0"),
         (2, "<H", 7, "unknown kind 7"),
         (4, "<I", 40, "40 bytes"),
@@ -214,6 +214,22 @@ def test_an_access_of_a_kind_that_does_not_exist_is_an_error() -> None:
     at = raw.rindex(struct.pack("<II", good.kind, good.requested_pid))
     struct.pack_into("<I", raw, at, 99)
     with pytest.raises(DecodeError, match="unknown access 99"):
+        decode(bytes(raw), 0, len(raw))
+
+
+@pytest.mark.parametrize("by", Denied)
+def test_an_access_says_by_which_rung_of_the_guard_it_was_refused(by: Denied) -> None:
+    event = decoded(encode(an_access(denied=by)))
+    assert isinstance(event, Access)
+    assert event.denied is by
+
+
+def test_a_rung_of_the_guard_that_does_not_exist_is_an_error() -> None:
+    good = an_access()
+    raw = bytearray(encode(good))
+    at = raw.rindex(struct.pack("<II", good.kind, good.requested_pid)) + 12
+    struct.pack_into("<I", raw, at, 4)
+    with pytest.raises(DecodeError, match="denied 4"):
         decode(bytes(raw), 0, len(raw))
 
 

@@ -1,6 +1,7 @@
 """The header that is made for one kernel: complete, in order, and true."""
 
 import ctypes
+import os
 import re
 import subprocess  # noqa: TID251 - runs the compiler
 from collections.abc import Callable
@@ -12,14 +13,24 @@ from hypothesis import strategies as st
 
 from agent.errors import LoadError
 from agent.sensor import headers
-from agent.sensor.btf import VMLINUX, Btf
+from agent.sensor.btf import FORWARD, VMLINUX, Btf
+from agent.sensor.sources import (
+    BIRTHS_PLAIN,
+    BY_FUNCTION,
+    BY_KPROBE,
+    BY_TRACEPOINT,
+    Variant,
+)
 from tests.btf_blob import Blob, a_kernel, wanted
 
+VARIANTS = [BIRTHS_PLAIN, BY_FUNCTION, BY_KPROBE, BY_TRACEPOINT]
 PATTERN = r"IR_ENV_WANTED\(w\)"
 
 
-def text_of(blob: Blob) -> str:
-    return headers.generate(Btf(blob.bytes()))
+def text_of(
+    blob: Blob, variant: Variant = BY_TRACEPOINT, machine: str = "x86_64"
+) -> str:
+    return headers.generate(Btf(blob.bytes()), variant, machine)
 
 
 def defined(text: str, name: str) -> str:
@@ -38,13 +49,15 @@ def compiled(text: str, folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, check=False, capture_output=True, text=True)
 
 
+@pytest.mark.parametrize("variant", VARIANTS, ids=lambda one: one.name)
 def test_the_running_kernel_s_header_compiles_and_its_assertions_hold(
-    tmp_path: Path,
+    tmp_path: Path, variant: Variant
 ) -> None:
     if not VMLINUX.exists():
         pytest.skip("this kernel was built without BTF")
-    text = headers.generate(Btf.of_kernel())
-    members = sum(len(wanted(name)) for name in headers.MEMBERS)
+    text = headers.generate(Btf.of_kernel(), variant)
+    read = headers.members(variant, os.uname().machine)
+    members = sum(len(set(wanted(name, read))) for name in read)
     absent = len(re.findall(r"^#define NO_", text, re.MULTILINE))
     assert text.count("_Static_assert(__builtin_offsetof") >= members - absent
     done = compiled(text, tmp_path)
@@ -79,6 +92,65 @@ def test_an_optional_member_may_be_absent_and_the_probes_are_told() -> None:
     assert defined(text, "NO_nsproxy_time_ns") == "1"
 
 
+@pytest.mark.parametrize(
+    ("struct", "needed_by"),
+    [
+        ("pt_regs", {"calls-function", "calls-kprobe"}),
+        ("trace_event_raw_sys_exit", {"calls-tracepoint"}),
+        ("filename", {"calls-function"}),
+        ("files_struct", {"calls-function", "calls-kprobe", "calls-tracepoint"}),
+        ("cred", {one.name for one in VARIANTS}),
+    ],
+)
+def test_what_a_kernel_lacks_takes_down_only_the_variants_that_read_it(
+    struct: str, needed_by: set[str]
+) -> None:
+    refused = set()
+    for variant in VARIANTS:
+        try:
+            text_of(a_kernel(without={struct: [struct]}), variant)
+        except LoadError:
+            refused.add(variant.name)
+    assert refused == needed_by
+
+
+def test_a_machine_without_known_registers_is_refused_by_its_name() -> None:
+    with pytest.raises(LoadError, match="no registers of riscv64"):
+        text_of(a_kernel(), machine="riscv64")
+
+
+@pytest.mark.parametrize(
+    ("machine", "first", "compat"),
+    [("x86_64", "di", "bx"), ("aarch64", "regs[0]", "regs[0]")],
+)
+def test_the_registers_of_a_call_are_those_of_the_machine(
+    machine: str, first: str, compat: str
+) -> None:
+    blob = a_kernel(without={"pt_regs": ["pt_regs"]} if machine == "aarch64" else None)
+    if machine == "aarch64":
+        blob.compound("pt_regs", 64, [("regs", blob.array(1, 8), 0)])
+    text = text_of(blob, BY_FUNCTION, machine)
+    assert f"PROBE((call).args[0], from, {first});" in defined(
+        text, r"IR_CALL_ARGS\(call, from\)"
+    )
+    said = defined(text, r"IR_COMPAT_ARGS\(call, from\)")
+    assert f"PROBE((call).args[0], from, {compat});" in said
+    assert said.count("(u32)") == 4  # the upper halves are whatever was there
+
+
+def test_a_kernel_that_hides_the_caller_s_registers_has_them_read_off_the_stack() -> (
+    None
+):
+    plain, hiding = a_kernel(), a_kernel()
+    forward = hiding.pointer(hiding.add(FORWARD, "pt_regs", 0))
+    hiding.function_of("__x64_sys_execveat", forward)
+    name = r"IR_CALLER\(ctx\)"
+    assert defined(text_of(plain, BY_FUNCTION), name) == (
+        "((struct pt_regs *)(ctx)[0])"
+    )
+    assert ", stack);" in defined(text_of(hiding, BY_FUNCTION), name)
+
+
 def test_a_renamed_member_has_its_first_name_in_the_probes() -> None:
     text = text_of(a_kernel(renamed={"start_boottime": "real_start_time"}))
     assert "u64 start_boottime;" in text
@@ -95,13 +167,14 @@ def test_a_bit_field_is_refused_by_its_name() -> None:
         text_of(blob)
 
 
-def test_a_struct_is_defined_before_it_is_embedded() -> None:
+@pytest.mark.parametrize("variant", VARIANTS, ids=lambda one: one.name)
+def test_a_struct_is_defined_before_it_is_embedded(variant: Variant) -> None:
     if not VMLINUX.exists():
         pytest.skip("this kernel was built without BTF")
-    text = headers.generate(Btf.of_kernel())
+    text = headers.generate(Btf.of_kernel(), variant)
     definitions = re.finditer(r"^struct (\w+) \{", text, re.MULTILINE)
     place = {found[1]: found.start() for found in definitions}
-    assert set(place) == set(headers.MEMBERS)
+    assert set(place) == set(headers.members(variant, os.uname().machine))
     embedded = 0
     for found in re.finditer(r"^struct (\w+) \{ (.*) \};$", text, re.MULTILINE):
         for inner in re.findall(r"struct (\w+) \w", found[2]):

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from agent.sensor.hooks import SENSES, Hook, Sense
-from agent.sensor.identity import SOURCES
+from agent.sensor.sources import SOURCES
 from tests.wire_header import source
 
 HOOKS = [hook for sense in SENSES for rung in sense.rungs for hook in rung.hooks]
@@ -38,6 +38,10 @@ def test_the_name_of_a_pin_tells_its_program() -> None:
 def test_every_program_of_the_table_is_in_the_probes(program: str) -> None:
     text = "".join(source(name) for name in SOURCES if name.endswith(".c"))
     defined = set(re.findall(r"^int (\w+)\(", text, re.MULTILINE))
+    for call in re.findall(r"^ON_CALL\((\w+)\)", text, re.MULTILINE):
+        defined |= {f"{call}_enter", f"{call}_enter_compat"}
+    calls = re.findall(r"^AFTER_CALL\((\w+)\)", text, re.MULTILINE)
+    defined |= {f"{call}_result" for call in calls}
     iterators = re.findall(r"^BPF_ITER\((\w+)\)", text, re.MULTILINE)
     assert program in defined | {f"bpf_iter__{name}" for name in iterators}
 

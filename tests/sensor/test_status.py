@@ -1,13 +1,13 @@
-"""What is said of the hooks: what the loader found, unless the link is gone since."""
+"""What is said of the hooks: what the loader found, unless the pin is gone since."""
 
-import json
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from agent.sensor import status
-from agent.sensor.hooks import SENSES, HookState
+from agent.sensor.hooks import SENSES, HookState, How
+from tests.hook_states import MOMENT, all_hooks, of, sense_of
 
 
 @pytest.fixture
@@ -17,44 +17,61 @@ def runtime(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A pin folder where a link of every hook is."""
+    """A pin folder where every hook is."""
     pins = tmp_path / "pins"
-    (pins / "links").mkdir(parents=True)
+    for part in ("links", "programs"):
+        (pins / part).mkdir(parents=True)
     for sense in SENSES:
         for rung in sense.rungs:
             for hook in rung.hooks:
-                (pins / "links" / hook.pin).touch()
+                part = "programs" if hook.how is How.TEST_RUN else "links"
+                (pins / part / hook.pin).touch()
     return pins
 
 
-def all_hooks(*, attached: bool = True, proven: bool = True) -> list[HookState]:
-    """The best rung of every sense, as the loader leaves it."""
-    return [
-        HookState(sense.name, rung.name, one.program, one.target, attached, proven)
-        for sense in SENSES
-        for rung in sense.rungs[:1]
-        for one in rung.hooks
-    ]
+def standing(states: list[HookState]) -> status.Standing:
+    [one] = status.standings(states)
+    return one
 
 
 def test_what_was_saved_is_what_is_said(runtime: Path, folder: Path) -> None:
     states = all_hooks()
     status.save(runtime, states)
+    assert status.current(runtime, folder) == states
+    assert status.reported(runtime) == states
+
+
+def test_all_rungs_that_were_tried_are_said(runtime: Path, folder: Path) -> None:
+    sense = sense_of("ptrace")
+    refused = of(sense, sense.rungs[0], attached=False, proven=False, reason="no")
+    states = refused + of(sense, sense.rungs[2])
+    status.save(runtime, states)
     current = status.current(runtime, folder)
-    assert [one for one in current if one.attached] == states
+    assert [one for one in current if one.sense == "ptrace"] == states
 
 
-def test_a_hook_whose_link_is_gone_is_not_attached(runtime: Path, folder: Path) -> None:
-    status.save(runtime, all_hooks())
-    hook = SENSES[0].rungs[0].hooks[0]
-    (folder / "links" / hook.pin).unlink()
-    found = [
-        one
-        for one in status.current(runtime, folder)
-        if (one.sense, one.rung) == (SENSES[0].name, SENSES[0].rungs[0].name)
-    ]
-    assert [(one.attached, one.proven) for one in found] == [(False, False)]
-    assert "gone" in found[0].reason
+def test_a_hook_whose_pin_is_gone_is_not_attached(runtime: Path, folder: Path) -> None:
+    states = all_hooks()
+    status.save(runtime, states)
+    lost = SENSES[0].rungs[0].hooks[0].pin
+    (folder / "links" / lost).unlink()
+    found, *others = status.current(runtime, folder)
+    assert (found.attached, found.proven, found.proven_ns) == (False, False, 0)
+    assert "gone" in found.reason
+    assert others == states[1:]
+
+
+def test_a_program_that_is_run_on_request_has_a_pin_of_its_own(
+    runtime: Path, folder: Path
+) -> None:
+    sense = sense_of("task list")
+    states = of(sense, sense.rungs[1])
+    status.save(runtime, states)
+    mine = [one for one in status.current(runtime, folder) if one.sense == sense.name]
+    assert mine == states
+    (folder / "programs" / sense.rungs[1].hooks[0].pin).unlink()
+    mine = [one for one in status.current(runtime, folder) if one.sense == sense.name]
+    assert [one.attached for one in mine] == [False]
 
 
 def test_without_a_file_a_pinned_hook_is_attached_and_not_proven(
@@ -66,6 +83,18 @@ def test_without_a_file_a_pinned_hook_is_attached_and_not_proven(
     assert all(one.attached for one in current)
     assert not any(one.proven for one in current)
     assert status.exit_code(current) == 1
+
+
+def test_without_a_file_the_rung_that_is_pinned_is_the_one_said(
+    runtime: Path, tmp_path: Path
+) -> None:
+    rung = sense_of("ptrace").rungs[2]
+    (tmp_path / "pins" / "links").mkdir(parents=True)
+    (tmp_path / "pins" / "links" / rung.hooks[0].pin).touch()
+    current = status.current(runtime, tmp_path / "pins")
+    mine = [one for one in current if one.sense == "ptrace"]
+    assert {one.rung for one in mine} == {rung.name}
+    assert [one.attached for one in mine] == [True, False]
 
 
 def test_without_a_file_and_pins_no_hook_is_attached(
@@ -82,6 +111,7 @@ def test_a_damaged_file_is_no_file(runtime: Path, folder: Path, content: bytes) 
     status.save(runtime, all_hooks())
     (path,) = runtime.iterdir()
     path.write_bytes(content)
+    assert status.reported(runtime) == []
     assert not any(one.proven for one in status.current(runtime, folder))
 
 
@@ -103,22 +133,59 @@ def test_exit_codes_say_how_much_is_proven() -> None:
     assert status.exit_code(missing) == 2
 
 
-def test_a_table_shows_every_hook_in_its_state_and_why() -> None:
-    refused = msgspec.structs.replace(
-        all_hooks(attached=False, proven=False)[0], reason="EPERM: no"
-    )
-    states = [refused, all_hooks(proven=False)[1], all_hooks()[2]]
-    heading, *rows = status.render(states, as_json=False).splitlines()
-    assert heading.split() == ["SENSE", "HOOK", "STATE", "WHY"]
-    assert len(rows) == 3
-    assert rows[0].endswith("EPERM: no")
-    words = ("missing", "attached, not proven", "proven")
-    for row, state, word in zip(rows, states, words, strict=True):
-        assert state.target in row
-        assert f" {word}" in row
-
-
-def test_the_json_form_is_one_document_with_every_hook() -> None:
+def test_an_optional_hook_that_is_missing_is_no_fault() -> None:
     states = all_hooks()
-    document = json.loads(status.render(states, as_json=True))
-    assert document == {"hooks": [msgspec.to_builtins(one) for one in states]}
+    without = [
+        msgspec.structs.replace(
+            one, attached=False, proven=False, reason="no such call"
+        )
+        if one.optional
+        else one
+        for one in states
+    ]
+    assert without != states
+    assert status.exit_code(without) == 0
+    assert status.missing(without) == []
+
+
+def test_a_sense_stands_where_its_hooks_are_attached() -> None:
+    sense = sense_of("ptrace")
+    best, _, last = sense.rungs
+    states = of(sense, best, attached=False, proven=False, reason="BTF has no such")
+    told = standing(states + of(sense, last))
+    assert (told.rung, told.state) == ("tracepoint", "proven")
+    assert told.proven_ns == MOMENT
+    assert told.better == {"fentry": "BTF has no such"}
+    assert told.lacking == []
+    assert told.lost == last.unseen
+
+
+def test_a_sense_is_proven_only_when_the_last_of_its_hooks_was() -> None:
+    sense = sense_of("ptrace")
+    first, second, *_ = of(sense, sense.rungs[2])
+    later = msgspec.structs.replace(second, proven_ns=MOMENT + 5)
+    assert standing([first, later]).proven_ns == MOMENT + 5
+    silent = msgspec.structs.replace(second, proven=False, proven_ns=0)
+    told = standing([first, silent])
+    assert told.state == "partly proven"
+    assert told.lacking == [f"{second.target}: not seen to fire"]
+
+
+def test_a_sense_without_a_hook_gives_nothing_and_says_why() -> None:
+    sense = sense_of("fork")
+    states = [
+        one
+        for rung in sense.rungs
+        for one in of(sense, rung, attached=False, proven=False, reason="EPERM")
+    ]
+    told = standing(states)
+    assert (told.rung, told.state, told.lost) == ("", "missing", "everything")
+    assert told.better == {rung.name: "EPERM" for rung in sense.rungs[:-1]}
+    assert told.proven_ns == 0
+    assert told.lacking == ["sched_process_fork by type: EPERM"]
+    assert status.missing(states) == ["fork: sched_process_fork by type: EPERM"]
+
+
+def test_senses_are_told_in_the_order_of_the_table() -> None:
+    told = [one.sense for one in status.standings(all_hooks())]
+    assert told == [sense.name for sense in SENSES]

@@ -10,7 +10,8 @@ from typing import Any
 KINDS = {"event", "state", "pipeline_error"}
 CATEGORIES = {"process", "host"}
 TYPES = {
-    "process": {"access", "change", "end", "info", "start"},
+    # the reference's own example for "denied" is a process
+    "process": {"access", "change", "denied", "end", "info", "start"},
     "host": {"access", "change", "end", "info", "start"},
 }
 OUTCOMES = {"success", "failure", "unknown"}

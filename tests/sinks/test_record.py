@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from agent.events import (
     AccessKind,
     ChainEnd,
+    Denied,
     Event,
     Flag,
     Lineage,
@@ -261,6 +262,29 @@ def test_a_refused_access_is_a_failure_with_its_error() -> None:
     record = rendered(an_access(result=-1))
     assert (record["event"]["outcome"], record["error"]["code"]) == ("failure", "EPERM")
     assert "error" not in rendered(an_access(result=8))
+
+
+@pytest.mark.parametrize("by", [one for one in Denied if one])
+def test_an_access_that_the_guard_refused_says_by_which_rung(by: Denied) -> None:
+    record = rendered(an_access(result=-1, denied=by))
+    assert record["event"]["type"] == ["access", "denied"]
+    assert record["ir"]["access"]["denied"] == by.name.lower()
+    assert (record["event"]["outcome"], record["error"]["code"]) == ("failure", "EPERM")
+
+
+def test_an_access_that_only_the_kernel_refused_is_not_called_denied() -> None:
+    record = rendered(an_access(result=-1))
+    assert record["event"]["type"] == ["access"]
+    assert "denied" not in record["ir"]["access"]
+
+
+def test_a_caller_that_was_killed_for_it_may_have_succeeded() -> None:
+    """The signal comes at the start of the call, and is taken at its end."""
+    record = rendered(an_access(result=0, denied=Denied.SIGNAL))
+    assert record["event"]["outcome"] == "success"
+    assert record["event"]["type"] == ["access", "denied"]
+    access = record["ir"]["access"]
+    assert (access["result"], access["denied"]) == (0, "signal")
 
 
 def test_an_access_to_nobody_has_no_target() -> None:

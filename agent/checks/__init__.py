@@ -1,0 +1,1 @@
+"""One file for each thing that a spot audit of a node looks at."""

@@ -205,9 +205,11 @@ static __always_inline int open_refused(s32 dirfd, struct filename *given,
 
 int file_open_result(u64 *ctx)
 {
-	if (!was_refused(ctx[3]))
+	u64 file = ctx[3]; /* a pointer to the verifier: compared, never computed with */
+
+	if (file != (u64)-1 && file != (u64)-13)
 		return 0;
-	WHOLE(open_refused(ctx[0], (void *)ctx[1], ctx[3]));
+	WHOLE(open_refused(ctx[0], (void *)ctx[1], file == (u64)-1 ? -1 : -13));
 }
 
 #elif IR_WAY == IR_BY_TRACEPOINT

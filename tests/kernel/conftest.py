@@ -307,7 +307,11 @@ class Agent:
     def command(self, *words: str) -> subprocess.CompletedProcess[str]:
         """Run `ir-agent WORDS` to its end."""
         return subprocess.run(
-            self.argv(*words), capture_output=True, text=True, timeout=60, check=False
+            self.argv(*words),
+            capture_output=True,
+            text=True,
+            timeout=2 * PATIENCE_S,
+            check=False,
         )
 
     def start(self, **options: Any) -> "Agent":

@@ -10,6 +10,8 @@
 struct exec_scratch {
 	struct ir_exec e;
 	char data[FIELDS_MAX];
+	u64 off; /* of put_env, as is what follows */
+	u64 inside;
 };
 BPF_PERCPU_ARRAY(exec_scratch, struct exec_scratch, 1);
 
@@ -45,32 +47,35 @@ static __always_inline u64 put_kernel_string(char *data, u64 off, const char *s,
 
 /* Keep the variables whose first eight bytes are on the list that the loader
  * generates; user space compares the whole name. */
-static __always_inline u64 put_env(char *data, u64 off, u64 p, u64 end, u32 *flags)
+static __always_inline u64 put_env(struct exec_scratch *s, u64 off, u64 p, u64 end,
+				   u32 *flags)
 {
-	u32 inside = 0; /* the middle of a value too long for one read */
-	u64 first;
+	u64 inside = 0; /* the middle of a value too long for one read */
+	u64 first, full;
 	long n;
 
+	FORGET(inside, s->inside);
 #pragma clang loop unroll(disable)
 	for (int i = 0; i < ENV_VARS; i++) {
 		if (p >= end)
 			return off;
 		if (BEYOND(off, FIELDS_MAX - STR_MAX - ENV_VALUE))
 			break;
-		n = bpf_probe_read_user_str(data + off, ENV_VALUE, (void *)p);
+		n = bpf_probe_read_user_str(s->data + off, ENV_VALUE, (void *)p);
 		if (n <= 0 || n > ENV_VALUE)
 			break;
-		first = *(u64 *)(data + off);
-		if (n == ENV_VALUE)
-			p += n - 1;
-		else
-			p += n;
-		if (!inside && IR_ENV_WANTED(first)) {
+		first = *(u64 *)(s->data + off);
+		full = n / ENV_VALUE; /* 0 or 1: a branch here would double the paths */
+		p += n - full;
+		if (!inside & IR_ENV_WANTED(first)) {
 			off += n;
-			if (n == ENV_VALUE)
-				*flags |= IR_F_ENV_CUT;
+			*flags |= full * IR_F_ENV_CUT;
 		}
-		inside = n == ENV_VALUE;
+		inside = full;
+		/* here, so that all paths come to the next turn alike */
+		FORGET(off, s->off);
+		FORGET(inside, s->inside);
+		FORGET(*flags, s->e.head.flags);
 	}
 	*flags |= IR_F_ENV_CUT;
 	return off;
@@ -117,6 +122,15 @@ static __always_inline void send_argv(struct ir_task *t, u64 start, u64 end)
 	}
 }
 
+/* A variable field is complete; what comes after it depends on no path to here. */
+#define FIELD_ENDS(i) \
+	do { \
+		s->e.len[i] = off - before; \
+		FORGET(off, s->off); \
+		FORGET(flags, s->e.head.flags); \
+		before = off; \
+	} while (0)
+
 /* After the new program is in place and before it runs: argv is read from the new
  * address space, where no other thread can write any more. */
 int on_exec(u64 *ctx)
@@ -125,7 +139,7 @@ int on_exec(u64 *ctx)
 	struct task_struct *t = (void *)ctx[0];
 	struct linux_binprm *bprm = (void *)ctx[2];
 	u32 zero = 0, flags;
-	u64 off = 0, before, n;
+	u64 off = 0, before = 0, n;
 	long fault;
 	struct exec_scratch *s = exec_scratch.lookup(&zero);
 	struct mm_struct *mm = 0;
@@ -152,24 +166,20 @@ int on_exec(u64 *ctx)
 
 	READ(file, mm, exe_file);
 	off = put_path(s->data, 0, EXE_END, &file->f_path, &flags, IR_F_EXE_CUT);
-	s->e.len[0] = off;
-	before = off;
+	FIELD_ENDS(0);
 	off = put_cwd(s->data, off, CWD_END, t, &flags);
-	s->e.len[1] = off - before;
-	before = off;
+	FIELD_ENDS(1);
 	READ(name, bprm, filename);
 	READ(interp, bprm, interp);
 	off = put_kernel_string(s->data, off, name, &flags);
-	s->e.len[2] = off - before;
-	before = off;
+	FIELD_ENDS(2);
 	if (interp != name)
 		off = put_kernel_string(s->data, off, interp, &flags);
-	s->e.len[3] = off - before;
-	before = off;
+	FIELD_ENDS(3);
 	READ(env, mm, env_start);
 	READ(env_end, mm, env_end);
-	off = put_env(s->data, off, env, env_end, &flags);
-	s->e.len[4] = off - before;
+	off = put_env(s, off, env, env_end, &flags);
+	FIELD_ENDS(4);
 
 	READ(start, mm, arg_start);
 	READ(end, mm, arg_end);

@@ -34,6 +34,14 @@
 		beyond_; \
 	})
 
+/* Have the verifier forget a value that it knows, by way of memory it does not track:
+ * with every flag that a branch may set it would follow all of the rest once more. */
+#define FORGET(x, place) \
+	do { \
+		(place) = (x); \
+		(x) = *(volatile typeof(place) *)&(place); \
+	} while (0)
+
 #define NAME_MAX_1   256  /* one path component and its NUL */
 #define STR_MAX      4096 /* one path as the caller gave it */
 #define PATH_DEPTH   64   /* components and mount crossings followed per path */

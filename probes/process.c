@@ -96,17 +96,25 @@ int on_fork(u64 *ctx)
 	return 0;
 }
 
-/* Before 6.16 the tracepoint does not say whether this was the last thread. */
+/* Before 6.16 the tracepoint does not say whether this was the last thread, and two
+ * that end together may both see nobody left: the first of them speaks for all. */
+BPF_TABLE("lru_hash", struct process_key, u64, ended, 4096);
+
 static __always_inline bool group_dead(struct task_struct *t)
 {
+	struct process_key key = {};
 	struct signal_struct *signal = 0;
 	s32 live = 1;
+	u64 one = 1;
 
 	const bool typed = IR_TYPED;
 
 	READ(signal, t, signal);
 	READ(live, signal, live);
-	return live == 0;
+	if (live)
+		return false;
+	fill_key(&key.tgid, &key.start_ns, t, typed);
+	return !ended.insert(&key, &one);
 }
 
 int on_exit(u64 *ctx)

@@ -8,8 +8,10 @@ is left of a hook that was refused.
 import errno
 import os
 import re
+import resource
 import struct
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -67,10 +69,12 @@ class Attacher:
         self, compiler: Compiler, btf: Btf, ring_bytes: int, kept: Mapping[str, int]
     ) -> None:
         """Use the maps in `kept` as they are; make all others anew."""
-        self._compiler, self._btf, self._ring_bytes = compiler, btf, ring_bytes
+        self._compiler, self._btf = compiler, btf
         self._programs: dict[tuple[str, int], bpf.Program] = {}
         self._kept = kept
-        self.maps: dict[str, int] = {}
+        self.maps = {
+            RING: _make(RING, bpf.MapSpec(bpf.MAP_RINGBUF, 0, 0, ring_bytes, 0))
+        }
 
     def place(self, hook: Hook) -> str:
         """Return the name that this kernel gives the place of a hook.
@@ -170,13 +174,7 @@ class Attacher:
             if name in self._kept:
                 self.maps[name] = self._take_over(name, spec)
                 continue
-            size = self._ring_bytes if name == RING else spec.max_entries
-            try:
-                self.maps[name] = bpf.map_create(name, spec._replace(max_entries=size))
-            except PermissionError as error:
-                raise NotPermittedError(
-                    f"the kernel lets this process create no BPF map: {error}"
-                ) from error
+            self.maps[name] = _make(name, spec)
 
     def _take_over(self, name: str, spec: bpf.MapSpec) -> int:
         if bpf.map_spec(self._kept[name]) != spec:
@@ -200,6 +198,21 @@ class Attacher:
                     code[at + 1] = _KERNEL_FUNCTION << 4
                     struct.pack_into("<I", code, at + 4, function)
         return bytes(code)
+
+
+def _make(name: str, spec: bpf.MapSpec) -> int:
+    """Create a map; before 5.11 its memory counts as locked."""
+    infinite = resource.RLIM_INFINITY
+    with suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_MEMLOCK, (infinite, infinite))
+    limit, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    try:
+        return bpf.map_create(name, spec)
+    except PermissionError as error:
+        hint = "" if limit == infinite else f"; RLIMIT_MEMLOCK is {limit} bytes"
+        raise NotPermittedError(
+            f"the kernel lets this process create no BPF map: {error}{hint}"
+        ) from error
 
 
 def is_native_too(hook: Hook, place: str) -> bool:

@@ -319,9 +319,7 @@ def _constants(btf: Btf) -> list[str]:
         f"#define IR_MEM_NAME {_word(b'mem', 4)}",
         f"#define IR_TASK_NAME {_word(b'task', 4)}",
         f"#define IR_ENV_WANTED(w) ({_env_condition()})",
-        # since 6.16 the tracepoint itself says whether the whole group is gone;
-        # before, two threads that end together may both see no one left, and the
-        # ledger takes only the first
+        # since 6.16 the tracepoint itself says whether the whole group is gone
         "#define IR_GROUP_DEAD(ctx, t) ((u8)(ctx)[1])"
         if btf.parameters("btf_trace_sched_process_exit") > 2  # noqa: PLR2004
         else "#define IR_GROUP_DEAD(ctx, t) group_dead(t)",

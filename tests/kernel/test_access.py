@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.kernel import ladder
+
 pytestmark = pytest.mark.kernel
 
 NOBODY = 65534
@@ -144,7 +146,10 @@ def test_an_open_of_memory_is_recorded_however_it_is_named(
 def test_an_open_of_memory_has_the_descriptor_as_its_result(agent, trigger, target):
     ran = trigger("open_memory", f"/proc/{target.pid}/mem")
     record = only_access(agent, ran, "mem-open")
-    assert record["ir.access.result"] == ran.facts["result"]
+    rung = ladder.senses(agent.runtime)["memory file"]["rung"]
+    # fentry looks at the file while it is being opened, before it has a descriptor
+    expected = 0 if rung == "fentry" else ran.facts["result"]
+    assert record["ir.access.result"] == expected
 
 
 @pytest.mark.parametrize("form", [*PLAIN, *ODD])

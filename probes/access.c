@@ -121,7 +121,7 @@ static __always_inline int report(u32 access, s64 result, struct task_struct *wh
 	if (path) {
 #if IR_WAY == IR_BY_TRACEPOINT
 		flags |= IR_F_PATH_IS_TARGET | IR_F_CALLER_MEMORY;
-		n = bpf_probe_read_user_str(s->data + off, PATH_GIVEN, path);
+		n = read_user_str(s->data + off, PATH_GIVEN, path);
 #else
 		flags |= IR_F_PATH_IS_TARGET;
 		n = bpf_probe_read_kernel_str(s->data + off, PATH_GIVEN, path);

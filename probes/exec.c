@@ -61,7 +61,7 @@ static __always_inline u64 put_env(struct exec_scratch *s, u64 off, u64 p, u64 e
 			return off;
 		if (BEYOND(off, FIELDS_MAX - STR_MAX - ENV_VALUE))
 			break;
-		n = bpf_probe_read_user_str(s->data + off, ENV_VALUE, (void *)p);
+		n = read_user_str(s->data + off, ENV_VALUE, (void *)p);
 		if (n <= 0 || n > ENV_VALUE)
 			break;
 		first = *(u64 *)(s->data + off);

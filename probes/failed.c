@@ -54,7 +54,7 @@ static __always_inline u64 put_caller_argv(struct exec_failed_scratch *s, u64 of
 			return off;
 		if (BEYOND(off, FIELDS_MAX - STR_MAX) || off - start > FAILED_BYTES)
 			break;
-		n = bpf_probe_read_user_str(s->data + off, STR_MAX, (void *)arg);
+		n = read_user_str(s->data + off, STR_MAX, (void *)arg);
 		if (n <= 0 || n > STR_MAX) {
 			*flags |= IR_F_ARGV_FAULT;
 			return off;
@@ -99,7 +99,7 @@ static __always_inline int exec_returned(u32 nr, s64 result)
 		count_lost(IR_EXEC_FAILED);
 		return 0;
 	}
-	n = bpf_probe_read_user_str(s->data + off, STR_MAX, (void *)path);
+	n = read_user_str(s->data + off, STR_MAX, (void *)path);
 	if (n <= 0 || n >= STR_MAX)
 		flags |= IR_F_NAME_CUT;
 	if (n > 0 && n <= STR_MAX)

@@ -93,6 +93,15 @@ static __always_inline void count_lost(u32 kind)
 	s->last_lost_ns = bpf_ktime_get_boot_ns();
 }
 
+/* Length of a string of the caller's with its NUL, or a negative errno. The helper says
+ * 0 of an empty one before 6.13. */
+static __always_inline long read_user_str(char *to, u32 size, const void *from)
+{
+	long n = bpf_probe_read_user_str(to, size, from);
+
+	return n + ((u64)(n - 1) >> 63); /* !n, without a branch for the verifier */
+}
+
 static __always_inline u32 pid_number(struct pid *pid, bool typed)
 {
 	u32 nr = 0;

@@ -226,7 +226,7 @@ static __always_inline int open_started(u32 nr, s32 dirfd, const char *path)
 
 	if (!scratch)
 		return 0;
-	n = bpf_probe_read_user_str(scratch->data, PATH_GIVEN, path);
+	n = read_user_str(scratch->data, PATH_GIVEN, path);
 	if (!names_memory(scratch->data, n, dirfd, &target))
 		return 0;
 	kept.args[0] = (u64)path;

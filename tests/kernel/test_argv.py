@@ -5,6 +5,7 @@ comparison with the `exec` record of the same process. Nothing here may pass bec
 a record is missing: each test asks for exactly one.
 """
 
+import ctypes
 import os
 import shutil
 from pathlib import Path
@@ -270,6 +271,26 @@ def test_only_the_chosen_environment_is_kept(agent, trigger):
     expected = {f"{name}={value}" for name, value in chosen.items()}
     assert set(record["process.env_vars"]) == expected
     assert "s3cr3t" not in str(record)
+
+
+def test_a_chosen_variable_behind_an_empty_string_is_kept(agent, trigger):
+    environment = (b"A=1", b"", b"LD_PRELOAD=/lib/x.so")
+    program = trigger.path("report")
+    pid = os.fork()
+    if pid == 0:
+        exec_with(program, environment)
+    os.waitpid(pid, 0)
+    record = agent.one(action="exec", pid=pid)
+    assert record["process.env_vars"] == ["LD_PRELOAD=/lib/x.so"]
+
+
+def exec_with(program, environment):
+    """Execute with an environment that os.execve would not make."""
+    libc = ctypes.CDLL(None)
+    argv = (ctypes.c_char_p * 2)(os.fsencode(program), None)
+    strings = (ctypes.c_char_p * (len(environment) + 1))(*environment, None)
+    libc.execve(os.fsencode(program), argv, strings)
+    os._exit(1)
 
 
 def test_a_chosen_variable_behind_a_large_environment_is_kept(agent, trigger):

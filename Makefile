@@ -1,5 +1,5 @@
 # `make run` and `make test` do every set-up step themselves, from a bare Debian 12.
-.PHONY: setup run test lint bench clean
+.PHONY: setup run test test-vm lint bench clean
 .DELETE_ON_ERROR:
 
 PY := .venv/bin/python
@@ -17,6 +17,12 @@ run: $(STAMP)
 
 test: lint
 	@$(PY) -m pytest $(ARGS)
+	@$(MAKE) --no-print-directory test-vm
+
+# The kernel tests on every supported kernel (docs/kernels.md), in virtual machines. By
+# hand: make test-vm KERNEL=6.1 VARIANT=integrity TESTS=tests/kernel/test_access.py
+test-vm: $(STAMP)
+	@$(PY) -m tests.vm.lab $(KERNEL:%=--kernel=%) $(VARIANT:%=--variant=%) $(TESTS)
 
 lint: $(STAMP)
 	@$(PY) -m ruff format --check --quiet agent tests bench

@@ -85,7 +85,7 @@ class Sense(NamedTuple):
     rungs: tuple[Rung, ...]
 
 
-class HookState(msgspec.Struct, frozen=True, omit_defaults=True):
+class HookState(msgspec.Struct, frozen=True):
     """What became of one hook; `reason` says why it was refused, in one line.
 
     `unseen` is what its rung does not see even when it works. `proven_ns` is when it

@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from agent.sensor.hooks import HookState
+from agent.sensor.hooks import SENSES, HookState
 
 KEPT = Path(__file__).with_name("verifier.json")
 KERNEL = ".".join(os.uname().release.split(".")[:2])
@@ -56,3 +56,17 @@ def _keep(place: Path, now: dict[str, int]) -> None:
     mine.update(now)
     kept[KERNEL] = dict(sorted(mine.items()))
     place.write_text(json.dumps(dict(sorted(kept.items())), indent=1) + "\n")
+
+
+def matrix() -> list[str]:
+    """Rows of a table: sense, rung, and on which kernels it was proven by itself."""
+    kept = json.loads(KEPT.read_text())
+    kernels = sorted(kept, key=lambda name: [int(part) for part in name.split(".")])
+    rows = [f"| sense | rung | {' | '.join(kernels)} |"]
+    rows.append("|---" * (2 + len(kernels)) + "|")
+    for sense in SENSES:
+        for rung in sense.rungs:
+            needed = {f"{rung.name} {h.program}" for h in rung.hooks if not h.optional}
+            had = ["Y" if needed <= kept[one].keys() else "" for one in kernels]
+            rows.append(f"| {sense.name} | `{rung.name}` | {' | '.join(had)} |")
+    return rows

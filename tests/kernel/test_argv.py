@@ -352,10 +352,10 @@ def test_a_failed_exec_with_many_arguments_is_whole_or_says_that_it_is_cut(
 def test_an_argument_that_is_not_in_memory_is_read_or_flagged(agent, trigger, place):
     """A page of a file that nobody has touched yet: a probe cannot wait for it."""
     page = place / "page"
-    page.write_bytes(b"z" * 4_095 + b"\0")
+    page.write_bytes((b"z" * 4_000).ljust(4_096, b"\0"))
     ran = trigger("exec_failing_paged_out", missing(place), page)
     record = agent.one(action="exec-failed", pid=ran.pid)
-    if record.argv == [os.fsencode(missing(place)), b"z" * 4_095]:
+    if record.argv == [os.fsencode(missing(place)), b"z" * 4_000]:
         assert record["ir.argv.truncated"] is False
     else:
         assert record["ir.argv.truncated"] is True

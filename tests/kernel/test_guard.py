@@ -316,9 +316,7 @@ def test_a_debugger_is_held_off(guarded, target):
     until(lambda: is_untouched(target), "the target to run on")
 
 
-def test_the_guard_holds_while_the_daemon_is_dead_and_tells_it_afterwards(
-    guarded, trigger, target
-):
+def test_the_guard_holds_while_the_daemon_is_dead(guarded, trigger, target):
     guarded.agent.stop(signal.SIGKILL)
     ran = refused(guarded, trigger, "attach", target.pid)
     until(lambda: is_untouched(target), "the target to run on")

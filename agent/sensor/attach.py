@@ -126,7 +126,7 @@ class Attacher:
             kind, attach_type = _TYPES[hook.how]
             btf_id = self._btf_id(hook, place)
             if hook.how in _PREEMPTIBLE:
-                trial = f"a trivial {hook.how} program"
+                trial = f"any {hook.how} program"
                 os.close(bpf.prog_load(trial, kind, _TRIVIAL, attach_type, btf_id).fd)
         if hook.how in (How.KPROBE, How.KRETPROBE):
             os.close(_event(hook, place))

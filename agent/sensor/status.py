@@ -118,13 +118,13 @@ def _standing(sense: str, states: list[HookState]) -> Standing:
         _word(wanted, proven, attached=bool(rung)),
         when,
         better,
-        [
-            f"{s.target}: {s.reason or 'not seen to fire'}"
-            for s in wanted
-            if not s.proven
-        ],
+        list(dict.fromkeys(_lack(state) for state in wanted if not state.proven)),
         mine[0].unseen if rung else "everything",
     )
+
+
+def _lack(state: HookState) -> str:
+    return f"{state.target}: {state.reason or 'not seen to fire'}"
 
 
 def _word(wanted: list[HookState], proven: list[HookState], *, attached: bool) -> str:

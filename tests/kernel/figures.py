@@ -3,7 +3,8 @@
 In: hooks as the loader left them. Out: a failure where a program needs a quarter more
 than it did (verifier.json): the limit is one million, and a verifier's step costs time
 at each start. Fewer is a failure as well, or the next growth would hide in it. With
-IR_FIGURES=FILE they are written there instead, to be kept.
+IR_FIGURES=FILE they are written there instead, to be kept; set for the lab, each guest
+of the variant `ladder` writes its own.
 """
 
 import json

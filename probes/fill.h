@@ -24,7 +24,7 @@
 
 /* A check of an offset or length that the verifier follows. In assembly, because the
  * compiler folds it into other arithmetic, or compares the bound with the offset: verifiers
- * before 6.2 then go on with an offset that is both above and below its bound. */
+ * of 5.10 and 6.1 then go on with an offset both above and below its bound. */
 #define BEYOND(x, max) \
 	({ \
 		u64 beyond_; \
@@ -94,7 +94,7 @@ static __always_inline void count_lost(u32 kind)
 }
 
 /* Length of a string of the caller's with its NUL, or a negative errno. The helper says
- * 0 of an empty one before 6.13. */
+ * 0 of an empty one on 5.10, 6.1 and 6.12. */
 static __always_inline long read_user_str(char *to, u32 size, const void *from)
 {
 	long n = bpf_probe_read_user_str(to, size, from);

@@ -19,7 +19,6 @@ _KEY = struct.Struct("<QII")
 _GUARD = struct.Struct("<QQ")
 _PERMIT = struct.Struct("<QQ4I")
 _EXECUTABLE, _USER, _CGROUP = 1, 2, 4
-_START_TICKS = 19
 
 
 class Permit(NamedTuple):

@@ -26,7 +26,7 @@ from agent.events import (
     Task,
 )
 from agent.sensor import guard, synthetic, tasks
-from agent.sensor.attach import Attached
+from agent.sensor.attach import RING, Attached
 from agent.sensor.decode import ArgvPiece, decode
 from agent.sensor.ringbuf import RingReader
 from agent.sensor.synthetic import child, ended, int_80, refused, started
@@ -87,9 +87,9 @@ class Prover:
         """Do what these proofs need, and return those that were seen."""
         proven = {name for name in self._apart if name in names and self._apart[name]()}
         told = {name: _PROOFS[name] for name in names if name in _PROOFS}
-        if not told or "events" not in self._maps:
+        if not told:
             return proven
-        ring = RingReader(self._maps["events"])
+        ring = RingReader(self._maps[RING])
         try:
             acts = {proof.act: child(proof.act) for proof in told.values()}
             wanted = {(acts[p.act], p.event): name for name, p in told.items()}

@@ -11,6 +11,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from typing import NoReturn
 
 MARK = "ir-agent-selftest"
 """argv[0] of every program that a proof starts."""
@@ -189,24 +190,12 @@ def int_80(call: str) -> Callable[[], None]:
 
 def seize(pid: int) -> Callable[[], None]:
     """Attach to a process without stopping it; the child ends with the errno."""
-
-    def act() -> None:
-        ctypes.set_errno(0)
-        _libc.ptrace(_PTRACE_SEIZE, pid, 0, 0)
-        os._exit(ctypes.get_errno())
-
-    return act
+    return lambda: _ptrace(_PTRACE_SEIZE, pid)
 
 
 def attach(pid: int) -> Callable[[], None]:
     """Attach to a process, which stops it; the child ends with the errno."""
-
-    def act() -> None:
-        ctypes.set_errno(0)
-        _libc.ptrace(_PTRACE_ATTACH, pid, 0, 0)
-        os._exit(ctypes.get_errno())
-
-    return act
+    return lambda: _ptrace(_PTRACE_ATTACH, pid)
 
 
 def ask_when_told(hold: int) -> Callable[[], None]:
@@ -214,11 +203,15 @@ def ask_when_told(hold: int) -> Callable[[], None]:
 
     def act() -> None:
         os.read(hold, 1)
-        ctypes.set_errno(0)
-        _libc.ptrace(_PTRACE_TRACEME, 0, 0, 0)
-        os._exit(ctypes.get_errno())
+        _ptrace(_PTRACE_TRACEME, 0)
 
     return act
+
+
+def _ptrace(request: int, pid: int) -> NoReturn:
+    ctypes.set_errno(0)
+    _libc.ptrace(request, pid, 0, 0)
+    os._exit(ctypes.get_errno())
 
 
 def started(act: Callable[[], None]) -> int:

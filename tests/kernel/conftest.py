@@ -35,6 +35,15 @@ VARIANTS = {"report_static": ("report.c", "-static"), "report_32": ("report.c", 
 PATIENCE_S = 120.0 if "VMLAB" in os.environ else 30.0  # an emulated CPU is slow
 INITIAL_PID_NAMESPACE = "pid:[4026531836]"
 
+# Ways into a process: action, trigger, its arguments after the target's pid.
+WAYS = [
+    ("ptrace-attach", "attach", []),
+    ("ptrace-seize", "seize", []),
+    ("process-vm-read", "read_memory", [1]),
+    ("process-vm-write", "write_memory", []),
+    ("pidfd-getfd", "take_descriptor", [1]),
+]
+
 # The short names under which tests ask for records.
 FACTS = {
     "action": "event.action",

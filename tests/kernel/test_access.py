@@ -11,21 +11,13 @@ from pathlib import Path
 import pytest
 
 from tests.kernel import ladder
+from tests.kernel.conftest import WAYS
 
 pytestmark = pytest.mark.kernel
 
 NOBODY = 65534
 OTHERS = {"user": NOBODY, "group": NOBODY, "extra_groups": []}
 FIRST_FREE_PID = int(Path("/proc/sys/kernel/pid_max").read_text())
-
-# action, trigger, its arguments after the target's pid
-WAYS = [
-    ("ptrace-attach", "attach", []),
-    ("ptrace-seize", "seize", []),
-    ("process-vm-read", "read_memory", [1]),
-    ("process-vm-write", "write_memory", []),
-    ("pidfd-getfd", "take_descriptor", [1]),
-]
 
 
 @pytest.fixture

@@ -19,18 +19,11 @@ from agent.events import ProcessKey
 from agent.sensor import bpf, guard, pins, tasks
 from agent.sensor.guard import Permit
 from tests.kernel import ladder
-from tests.kernel.conftest import Agent, until
+from tests.kernel.conftest import WAYS, Agent, until
 
 pytestmark = pytest.mark.kernel
 
 NOBODY = 65534
-WAYS = [
-    ("ptrace-attach", "attach", []),
-    ("ptrace-seize", "seize", []),
-    ("process-vm-read", "read_memory", [1]),
-    ("process-vm-write", "write_memory", []),
-    ("pidfd-getfd", "take_descriptor", [1]),
-]
 
 
 class Guard(NamedTuple):

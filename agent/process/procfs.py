@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 import psutil
 
-from agent.events import Task
+from agent.events import ProcessKey, Task
+from agent.process.proc import parse_stat, parse_status
 
 _TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 
@@ -29,16 +30,27 @@ def describe(task: Task, proc: Path = Path("/proc")) -> Description:
     try:
         argv = (folder / "cmdline").read_bytes()
         executable = os.fsencode(psutil.Process(task.key.tgid).exe())
-        if (
-            _start_ticks((folder / "stat").read_bytes())
-            == task.key.start_ns // _TICK_NS
-        ):
+        stat = parse_stat((folder / "stat").read_bytes())
+        if stat.start_ticks == task.key.start_ns // _TICK_NS:
             return Description(executable, argv)
-    except (OSError, psutil.Error, ValueError, IndexError):
+    except (OSError, psutil.Error, ValueError):
         pass
     return Description(b"", b"")
 
 
-def _start_ticks(stat: bytes) -> int:
-    """Take field 22; the name in field 2 may hold blanks and brackets."""
-    return int(stat[stat.rindex(b")") + 2 :].split()[19])
+def alive(key: ProcessKey, proc: Path = Path("/proc")) -> bool:
+    """Whether /proc still shows this very process, be it a zombie."""
+    try:
+        stat = parse_stat((proc / str(key.tgid) / "stat").read_bytes())
+    except (OSError, ValueError):
+        return False
+    return stat.start_ticks == key.start_ns // _TICK_NS
+
+
+def reaps(key: ProcessKey, proc: Path = Path("/proc")) -> bool:
+    """Whether this process is the init of a pid namespace."""
+    try:
+        status = parse_status((proc / str(key.tgid) / "status").read_bytes())
+    except (OSError, ValueError):
+        return False
+    return status.pids[-1:] == (1,) and alive(key, proc)

@@ -57,6 +57,7 @@ LADDER = (
 )
 CONFIDENTIAL = ("tests/vm/test_guest_confidentiality.py",)
 NO_RESOURCE = ("tests/vm/test_guest_memlock.py",)
+TAMPERED = ("tests/vm/test_guest_tampered.py",)
 
 WITHOUT_BPF = "lsm=lockdown,capability,yama"
 WITH_BPF = f"{WITHOUT_BPF},bpf"
@@ -70,6 +71,7 @@ class Variant(NamedTuple):
     """A way to set up a guest: the kernel's options, and what the tests run under.
 
     `refuses`: rungs that can't be had so. `by_hand`: it runs only when it is named.
+    `surgery`: tests may ask for edits of the kernel's objects.
     """
 
     name: str
@@ -79,6 +81,7 @@ class Variant(NamedTuple):
     under: str = ""
     refuses: tuple[str, ...] = ()
     by_hand: bool = False
+    surgery: bool = False
 
 
 VARIANTS = (
@@ -93,6 +96,7 @@ VARIANTS = (
         f"{WITH_BPF} lockdown=confidentiality",
     ),
     Variant("no-resource", ("5.10", "6.1"), NO_RESOURCE, under=DROP_RESOURCE),
+    Variant("tampered", ("5.10", "6.12"), TAMPERED, surgery=True),
     Variant("ladder", NAMES, LADDER, by_hand=True),
 )
 
@@ -218,7 +222,8 @@ def start(guest: Guest, kernel: Path, work: Path, limit_s: float) -> Machine:
     own.mkdir()
     script = command(guest, work / "triggers")
     options, share = guest.variant.options, share_of(guest)
-    return Machine(Order(kernel, options, script, ROOT, share, limit_s), own)
+    types = kernel / "btf" if guest.variant.surgery else None
+    return Machine(Order(kernel, options, script, ROOT, share, limit_s, types), own)
 
 
 def result_of(guest: Guest, outcome: Outcome) -> report.Result:

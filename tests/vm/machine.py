@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.vm.initrd import BUSYBOX, initrd
+from tests.vm.surgery import Surgeon
 
 QEMU = "qemu-system-x86_64"
 VIRTIOFSD = (Path("/usr/lib/qemu/virtiofsd"), Path("/usr/libexec/virtiofsd"))
@@ -55,6 +56,7 @@ class Order:
     """What to boot, and the shell command to run in `folder` there.
 
     `options` are added to the kernel's command line. `share` is a folder of the host.
+    `types` is the kernel's BTF: where it is given, the guest may ask for surgery.
     """
 
     kernel: Path
@@ -63,6 +65,7 @@ class Order:
     folder: Path
     share: Path
     limit_s: float
+    types: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -111,6 +114,7 @@ class Machine:
     def __init__(self, order: Order, work: Path) -> None:
         """Boot it; sockets and the initrd are in `work`, which has to be empty."""
         self._order, self._work = order, work
+        self._surgeon = order.types and Surgeon(order.share, self._stub, order.types)
         self._begun = time.monotonic()
         with contextlib.ExitStack() as started:
             for tag, source in (("host", Path("/")), ("share", order.share)):
@@ -126,6 +130,11 @@ class Machine:
     def close(self) -> None:
         """End all that belongs to it."""
         self._programs.close()
+
+    def serve(self) -> None:
+        """Do what the guest has asked for by now."""
+        if self._surgeon and self._qemu.poll() is None:
+            self._surgeon.serve()
 
     def outcome(self) -> Outcome | None:
         """How it ended, or None while it runs."""
@@ -158,6 +167,10 @@ class Machine:
     def _socket(self, tag: str) -> Path:
         return self._work / f"{tag}.socket"
 
+    @property
+    def _stub(self) -> Path:
+        return self._work / "stub.socket"
+
     def _wait_for(self, tag: str, daemon: "subprocess.Popen[bytes]") -> None:
         deadline = time.monotonic() + SOCKET_S
         while not self._socket(tag).exists():
@@ -181,6 +194,8 @@ class Machine:
             argv += ["-chardev", f"socket,id={tag},path={self._socket(tag)}"]
             device = f"vhost-user-fs-pci,queue-size=1024,chardev={tag},tag={tag}"
             argv += ["-device", device]
+        if self._surgeon:
+            argv += ["-gdb", f"unix:{self._stub},server=on,wait=off"]
         return argv
 
 
@@ -216,6 +231,7 @@ def run_all(
                 except MachineError as error:
                     done(key, Outcome(None, str(error), 0, 0))
             for key, machine in list(running.items()):
+                machine.serve()
                 if outcome := machine.outcome():
                     running.pop(key).close()
                     done(key, outcome)

@@ -90,7 +90,7 @@ def test_every_kernel_runs_all_tests():
 
 
 def test_a_kernel_can_be_asked_for():
-    assert names("--kernel", "6.12") == ["6.12-full"]
+    assert names("--kernel", "6.12") == ["6.12-full", "6.12-tampered"]
     assert "5.10-default-lsm" in names("--kernel", "5.10")
 
 
@@ -250,6 +250,9 @@ class Guest:
         self.asked = 0
         self.running.add(self)
         Guest.most = max(Guest.most, len(self.running))
+
+    def serve(self):
+        assert self in self.running
 
     def outcome(self):
         self.asked += 1

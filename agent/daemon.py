@@ -34,6 +34,7 @@ from agent.sensor.identity import object_key
 from agent.sensor.pins import Loaded
 from agent.sensor.tap import Tap
 from agent.sensor.tasks import snapshot
+from agent.sensor.watch import Watch
 from agent.sinks.record import ClockMap, Host, Renderer
 from agent.sinks.segment import SegmentWriter
 from agent.sinks.text import NAMESPACES
@@ -57,7 +58,7 @@ class Daemon:
         self._clock = read_clock()
         self._resume = Resume()
         self._load_id = ""
-        self._refusals = self._hooks = 0
+        self._refusals = 0
         self._pipeline: Pipeline = None  # type: ignore[assignment]
 
     def run(self, seconds: float | None = None) -> None:
@@ -91,6 +92,8 @@ class Daemon:
                 stack.callback(old.close)
         self._loaded = require_loaded(config, wanted)
         stack.enter_context(pins.owned(folder))
+        self._watch = Watch(folder)
+        stack.callback(self._watch.close)
         started = clock.boot_ns()
         tap = self._tap(self._loaded, started)
         stack.callback(tap.close)
@@ -224,6 +227,7 @@ class Daemon:
     def _once_a_second(self) -> None:
         pipeline = self._pipeline
         pipeline.set_clock(self._clock)
+        self._look_for_tampering()  # before anybody reads the pins
         pipeline.settle()
         if pipeline.write_errors > self._refusals:
             self._refusals = pipeline.write_errors
@@ -233,14 +237,20 @@ class Daemon:
                 reason=pipeline.refusal,
                 records=str(self._config.records),
             )
-        hooks = self._pinned()
-        if hooks < self._hooks:
-            log.error("hooks_removed", before=self._hooks, now=hooks)
-            details = {"hooks": {"before": self._hooks, "now": hooks}}
-            pipeline.tell("hooks-removed", details, clock.boot_ns())
-        self._hooks = hooks
         if self._log.removed:
             raise CorruptError(f"{self._config.records} was removed while in use")
+
+    def _look_for_tampering(self) -> None:
+        for found in self._watch.look():
+            log.error(
+                "agent_tampering",
+                what=found.what,
+                pins=len(found.pins),
+                put_back=found.put_back,
+                reason=found.reason,
+            )
+            details = {"tampering": found}
+            self._pipeline.tell("agent-tampering", details, clock.boot_ns(), "alert")
 
     def _heartbeat(self, now: int) -> None:
         ledger = self._pipeline.ledger

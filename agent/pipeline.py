@@ -40,8 +40,7 @@ class Pipeline:
         self.tap, self.ledger, self.log = tap, ledger, log
         self.view: View | None = None
         self._lineages = Lineages(ledger)
-        self._renderer = renderer
-        self._clock = clock
+        self._renderer, self._clock = renderer, clock
         self._bodies: list[bytes] = []
         self.checkpoint = tap.checkpoint()
         """What is on disk, as of the last time that a segment was full."""
@@ -87,9 +86,8 @@ class Pipeline:
             process = self.ledger.apply(event)
             chain = self._lineages.of(process)
             target = self._target(event) if type(event) is Access else None
-            self._bodies.append(
-                self._renderer.render(event, process, chain, self._next(), target)
-            )
+            body = self._renderer.render(event, process, chain, self._next(), target)
+            self._bodies.append(body)
             if self.view:
                 self.view(event, process, chain)
         for lost in polled.losses:
@@ -107,9 +105,11 @@ class Pipeline:
         body = own.loss(lost, self._clock.offset_ns, of_cpus)
         self._bodies.append(self._renderer.envelope(lost.end_ns, self._next(), body))
 
-    def tell(self, action: str, details: Mapping[str, Any], bt_ns: int) -> None:
+    def tell(
+        self, action: str, details: Mapping[str, Any], bt_ns: int, kind: str = "state"
+    ) -> None:
         """Record something about the agent itself, with the next batch."""
-        body = own.own(action, "state", details)
+        body = own.own(action, kind, details)
         self._bodies.append(self._renderer.envelope(bt_ns, self._next(), body))
 
     def set_clock(self, clock: ClockMap) -> None:

@@ -10,6 +10,7 @@ import errno
 import os
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -59,11 +60,7 @@ class _MapCreateOpts(ctypes.Structure):
 
     _fields_ = (
         ("sz", ctypes.c_size_t),
-        ("btf_fd", ctypes.c_uint32),
-        ("btf_key_type_id", ctypes.c_uint32),
-        ("btf_value_type_id", ctypes.c_uint32),
-        ("btf_vmlinux_value_type_id", ctypes.c_uint32),
-        ("inner_map_fd", ctypes.c_uint32),
+        ("btf_and_inner_map", ctypes.c_uint32 * 5),
         ("map_flags", ctypes.c_uint32),
     )
 
@@ -258,37 +255,14 @@ def link_create(prog: int, target: int, attach_type: int) -> int:
 
 
 class _ProgInfo(ctypes.Structure):
-    """struct bpf_prog_info up to recursion_misses (since 5.12)."""
+    """struct bpf_prog_info up to recursion_misses (since 5.12); only what is read."""
 
     _fields_ = (
         ("type", ctypes.c_uint32),
         ("id", ctypes.c_uint32),
-        ("tag", ctypes.c_uint8 * 8),
-        ("jited_len", ctypes.c_uint32),
-        ("xlated_len", ctypes.c_uint32),
-        ("jited_insns", ctypes.c_uint64),
-        ("xlated_insns", ctypes.c_uint64),
-        ("load_time", ctypes.c_uint64),
-        ("created_by_uid", ctypes.c_uint32),
-        ("nr_map_ids", ctypes.c_uint32),
-        ("map_ids", ctypes.c_uint64),
+        ("before_name", ctypes.c_uint64 * 7),
         ("name", ctypes.c_char * 16),
-        ("ifindex", ctypes.c_uint32),
-        ("gpl_compatible", ctypes.c_uint32),
-        ("netns_dev", ctypes.c_uint64),
-        ("netns_ino", ctypes.c_uint64),
-        ("nr_jited", ctypes.c_uint32 * 2),
-        ("jited_arrays", ctypes.c_uint64 * 2),
-        ("btf_id", ctypes.c_uint32),
-        ("info_sizes", ctypes.c_uint32),
-        ("func_info", ctypes.c_uint64),
-        ("nr_func_info", ctypes.c_uint32),
-        ("nr_line_info", ctypes.c_uint32),
-        ("line_infos", ctypes.c_uint64 * 2),
-        ("nr_jited_line_info", ctypes.c_uint32),
-        ("rec_sizes", ctypes.c_uint32 * 2),
-        ("nr_prog_tags", ctypes.c_uint32),
-        ("prog_tags", ctypes.c_uint64),
+        ("before_counts", ctypes.c_uint64 * 14),
         ("run_time_ns", ctypes.c_uint64),
         ("run_cnt", ctypes.c_uint64),
         ("recursion_misses", ctypes.c_uint64),
@@ -324,16 +298,9 @@ def program_infos(links: Path) -> dict[str, ProgramInfo]:
     CAP_SYS_ADMIN; without it, or when the pins are gone, the answer is empty.
     """
     infos: dict[str, ProgramInfo] = {}
-    asked: set[int] = set()
-    for pinned in sorted(links.iterdir()) if links.is_dir() else ():
-        link = get(pinned)
-        about = _LinkInfo()
-        try:
-            _info(link, about)
-        finally:
-            os.close(link)
-        if about.prog_id not in asked and (told := _program(about.prog_id)):
-            asked.add(about.prog_id)
+    pinned = links.iterdir() if links.is_dir() else ()
+    for number in {_pinned_program(one) for one in pinned}:
+        if told := _program(number):
             before = infos.get(told.name.decode(), ProgramInfo(0, 0, 0))
             infos[told.name.decode()] = ProgramInfo(
                 before.run_time_ns + told.run_time_ns,
@@ -341,6 +308,17 @@ def program_infos(links: Path) -> dict[str, ProgramInfo]:
                 before.recursion_misses + told.recursion_misses,
             )
     return infos
+
+
+def _pinned_program(pinned: Path) -> int:
+    """Return the number of a pinned link's program; 0 when it is gone, or no link."""
+    with suppress(OSError):
+        link = get(pinned)
+        try:
+            return link_program(link)
+        finally:
+            os.close(link)
+    return 0
 
 
 def _program(identifier: int) -> _ProgInfo | None:
@@ -363,6 +341,30 @@ def _info(fd: int, info: ctypes.Structure) -> None:
     )
 
 
+def identify(fd: int) -> tuple[str, int]:
+    """Say which object a descriptor stands for: its kind, its number among those."""
+    about = _LinkInfo()  # type and id come first, whatever the kind
+    _info(fd, about)
+    return str(Path(f"/proc/self/fd/{fd}").readlink()), about.id
+
+
+def link_program(link: int) -> int:
+    """Return the number of the program that a link runs."""
+    about = _LinkInfo()
+    _info(link, about)
+    return int(about.prog_id)
+
+
+def link_update(link: int, program: int) -> None:
+    """Let a link run another program; only some kinds of links allow it."""
+    checked(_lib().bpf_link_update(link, program, None), "link update")
+
+
+def program_by_id(number: int) -> int:
+    """Open a loaded program by its number; returns its descriptor."""
+    return checked(_lib().bpf_prog_get_fd_by_id(number), f"program {number}")
+
+
 def read_iterator(link: int) -> bytes:
     """Run a BPF iterator once and return all that its program wrote."""
     fd = checked(_lib().bpf_iter_create(link), "iterator")
@@ -375,10 +377,7 @@ class _TestRunOpts(ctypes.Structure):
 
     _fields_ = (
         ("sz", ctypes.c_size_t),
-        ("data_in", ctypes.c_void_p),
-        ("data_out", ctypes.c_void_p),
-        ("data_size_in", ctypes.c_uint32),
-        ("data_size_out", ctypes.c_uint32),
+        ("data", ctypes.c_uint64 * 3),
         ("ctx_in", ctypes.c_void_p),
         ("ctx_out", ctypes.c_void_p),
         ("ctx_size_in", ctypes.c_uint32),

@@ -181,17 +181,6 @@ def test_a_daemon_whose_records_are_removed_ends_with_an_error(agent_factory):
     agent.process = None
 
 
-def test_a_hook_that_is_removed_under_the_daemon_is_a_record(agent_factory):
-    agent = agent_factory().start()
-    [gone] = (agent.pins / "links").glob("execve_enter__*sys_*execve")
-    gone.unlink()
-    (record,) = agent.wait(action="hooks-removed")
-    assert record["ir.hooks.before"] - record["ir.hooks.now"] == 1
-    shutil.rmtree(agent.pins / "links")
-    agent.wait(2, action="hooks-removed")
-    assert agent.stop() == 0
-
-
 def test_a_view_that_nobody_reads_does_not_end_the_recording(agent_factory, trigger):
     agent = agent_factory("--show")
     reader, writer = os.pipe()

@@ -7,7 +7,7 @@ field. Taken from the field reference of ECS; `ir` is ours and not looked at.
 import re
 from typing import Any
 
-KINDS = {"event", "state", "pipeline_error"}
+KINDS = {"event", "state", "pipeline_error", "alert"}
 CATEGORIES = {"process", "host"}
 TYPES = {
     # the reference's own example for "denied" is a process

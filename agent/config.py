@@ -28,6 +28,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     segment_bytes: int = 64 << 20
     processes: int = 65536
     heartbeat_seconds: float = 10.0
+    sweep_seconds: float = 10.0
     nice: int = -10
     forbidden_rungs: tuple[str, ...] = ()
 
@@ -118,6 +119,7 @@ _RANGES = {
     "segment_bytes": (4096, 1 << 40),
     "processes": (1, 1 << 24),
     "heartbeat_seconds": (0.1, 86400.0),
+    "sweep_seconds": (0.1, 86400.0),
     "nice": (-20, 19),
 }
 """From and to, both allowed."""

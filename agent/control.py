@@ -165,7 +165,8 @@ def _status(config: Config, options: argparse.Namespace) -> int:
 
 def _run(config: Config, options: argparse.Namespace) -> int:
     _require_root()
-    from agent.daemon import Daemon, host_facts  # noqa: PLC0415
+    from agent.daemon import Daemon  # noqa: PLC0415
+    from agent.node import host_facts  # noqa: PLC0415
     from agent.sinks.text import Users  # noqa: PLC0415
     from agent.view import LiveView  # noqa: PLC0415
 

@@ -2,14 +2,12 @@
 
 In: a configuration. Out: records on disk until told to stop. It is the composition
 root: configuration ends here, and the stages get plain arguments. Two threads: one runs
-the path, the other does what may be slow (fdatasync, the clock); neither waits for the
-network.
+the path, the other does what may be slow (agent.slow); neither waits for the network.
 """
 
 import gc
 import os
 import signal
-import socket
 import subprocess  # noqa: TID251 - the daemon starts the loader, and nothing else
 import sys
 import threading
@@ -22,28 +20,27 @@ from typing import Any
 
 import structlog
 
-from agent import __version__, clock
+from agent import clock
 from agent.config import Config
 from agent.errors import AgentError, CorruptError, LoadError, NotPermittedError
+from agent.node import host_facts
 from agent.pipeline import COALESCE_S, Pipeline, View
 from agent.process import procfs
+from agent.process.census import Census
 from agent.process.ledger import Ledger
 from agent.resume import Resume
 from agent.sensor import pins, status
 from agent.sensor.identity import object_key
 from agent.sensor.pins import Loaded
 from agent.sensor.tap import Tap
-from agent.sensor.tasks import snapshot
 from agent.sensor.watch import Watch
-from agent.sinks.record import ClockMap, Host, Renderer
+from agent.sinks.batch import Batch
+from agent.sinks.record import Renderer
 from agent.sinks.segment import SegmentWriter
-from agent.sinks.text import NAMESPACES
+from agent.slow import Slow
+from agent.sweep import Sweep
 
 SETTLE_NS = 1_000_000_000
-SYNC_S = 0.25
-"""How long a record may be in the page cache only."""
-_ANCHOR_TOLERANCE_NS = 100_000
-"""Reading two clocks together is not exact; smaller moves are noise."""
 log = structlog.get_logger()
 
 
@@ -55,10 +52,9 @@ class Daemon:
         self._config = config
         self._view = view
         self._stop = threading.Event()
-        self._clock = read_clock()
         self._resume = Resume()
         self._load_id = ""
-        self._refusals = 0
+        self._refusals = self._due = 0
         self._pipeline: Pipeline = None  # type: ignore[assignment]
 
     def run(self, seconds: float | None = None) -> None:
@@ -70,7 +66,7 @@ class Daemon:
             pipeline, started = self._pipeline, clock.boot_ns()
             until = started + int(seconds * 1e9) if seconds else None
             stack.enter_context(self._signals(pipeline.tap))
-            stack.enter_context(self._slow_thread())
+            stack.enter_context(self._slow.running())
             gc.freeze()  # what is built now stays: no collection looks at it again
             log.info("ready", records=str(self._config.records), **self._about())
             self._loop(until)
@@ -97,19 +93,27 @@ class Daemon:
         started = clock.boot_ns()
         tap = self._tap(self._loaded, started)
         stack.callback(tap.close)
-        ledger = Ledger(config.processes)
-        for task in snapshot(folder):
-            ledger.observe(task, *procfs.describe(task))
-        self._host = host_facts()
-        self._renderer = Renderer(self._host, self._clock)
-        self._pipeline = Pipeline(
-            old or tap, ledger, self._renderer, self._log, self._clock
-        )
-        self._pipeline.view = self._view
+        sweep = Sweep(folder)
+        stack.callback(sweep.close)
+        self._slow = Slow(self._log, sweep, config.sweep_seconds)
+        self._join(old or tap, sweep)
         if old:
             self._drain(old, tap)
         self._load_id = self._loaded.load_id
         self._say_start(before, started)
+
+    def _join(self, tap: Tap, sweep: Sweep) -> None:
+        """Make the path, and the ledger of those who live already."""
+        ledger = Ledger(self._config.processes)
+        for task in sweep.views.tasks():
+            ledger.observe(task, *procfs.describe(task))
+        self._host = host_facts()
+        self._renderer = Renderer(self._host, self._slow.clock)
+        batch = Batch(self._renderer, self._log, self._slow.clock)
+        self._pipeline = Pipeline(tap, ledger, batch, self._log)
+        self._pipeline.view = self._view
+        parentages = self._pipeline.parentages
+        self._census = Census(ledger, parentages, procfs.describe, clock.boot_ns())
 
     def _tap(self, loaded: Loaded, started: int) -> Tap:
         resume, same = self._resume, self._resume.load_id == loaded.load_id
@@ -140,7 +144,7 @@ class Daemon:
         return {
             "boot_id": clock.boot_id(),
             "bt_ns": clock.boot_ns(),
-            "wall_offset_ns": self._clock.offset_ns,
+            "wall_offset_ns": clock.wall_anchor().offset_ns,
             "load_id": self._load_id or self._resume.load_id,
             "positions": pipeline.checkpoint if pipeline else self._resume.checkpoint,
             "taken_over": self._taken_over(),
@@ -158,7 +162,7 @@ class Daemon:
         }
 
     def _say_start(self, before: Loaded | None, started: int) -> None:
-        tell, writer, resume = self._pipeline.tell, self._log, self._resume
+        tell, writer, resume = self._pipeline.batch.tell, self._log, self._resume
         about = {
             "pid": os.getpid(),
             "config": self._config,
@@ -226,15 +230,16 @@ class Daemon:
 
     def _once_a_second(self) -> None:
         pipeline = self._pipeline
-        pipeline.set_clock(self._clock)
+        pipeline.batch.set_clock(self._slow.clock)
         self._look_for_tampering()  # before anybody reads the pins
         pipeline.settle()
-        if pipeline.write_errors > self._refusals:
-            self._refusals = pipeline.write_errors
+        self._hold_census()
+        if pipeline.batch.write_errors > self._refusals:
+            self._refusals = pipeline.batch.write_errors
             log.error(
                 "records_not_written",
-                waiting=pipeline.waiting,
-                reason=pipeline.refusal,
+                waiting=len(pipeline.batch),
+                reason=pipeline.batch.refusal,
                 records=str(self._config.records),
             )
         if self._log.removed:
@@ -250,23 +255,49 @@ class Daemon:
                 reason=found.reason,
             )
             details = {"tampering": found}
-            self._pipeline.tell("agent-tampering", details, clock.boot_ns(), "alert")
+            self._pipeline.batch.tell(
+                "agent-tampering", details, clock.boot_ns(), "alert"
+            )
+
+    def _hold_census(self) -> None:
+        """Hold the ledger against the last sweep, once all events before it are in."""
+        pipeline, sighting = self._pipeline, self._slow.sighting
+        if sighting is None:
+            return
+        self._due = self._due or pipeline.tap.produced
+        if not pipeline.tap.has_polled(self._due):
+            return
+        suspects, pipeline.suspects = pipeline.suspects, {}
+        census = self._census
+        found = census.take(sighting.listing, suspects.values(), sighting.ran)
+        found += census.first_told(sighting.differences)
+        for one in found:
+            log.error("discrepancy", pid=one.key.tgid, kind=one.kind, reason=one.why)
+            pipeline.disagree(one)
+        self._slow.searching = census.searching
+        self._slow.sighting, self._due = None, 0
 
     def _heartbeat(self, now: int) -> None:
         ledger = self._pipeline.ledger
         details = {
             "events": self._pipeline.events,
             "lost": self._pipeline.lost,
-            "write_errors": self._pipeline.write_errors,
+            "write_errors": self._pipeline.batch.write_errors,
             "processes": len(ledger),
             "evicted_living": ledger.evicted_living,
             "evicted_ancestors": ledger.evicted_ancestors,
             "cpu_seconds": round(time.process_time(), 3),
             "resident_bytes": _resident_bytes(),
             "hooks": self._pinned(),
+            "discrepancies": self._pipeline.discrepancies,
+            "births_unseen": self._census.births_unseen,
+            "ends_unseen": self._census.ends_unseen,
+            "verdicts": self._census.verdicts,
+            "sweeps": self._slow.sweeps,
+            "sweep_cpu_ns": self._slow.sweep_ns,
             **self._pipeline.tap.counters(),
         }
-        self._pipeline.tell("heartbeat", {"heartbeat": details}, now)
+        self._pipeline.batch.tell("heartbeat", {"heartbeat": details}, now)
 
     def _finish(self) -> None:
         """Take what is in the ring, say goodbye, make everything durable."""
@@ -274,13 +305,16 @@ class Daemon:
             pass
         self._pipeline.settle()
         self._heartbeat(clock.boot_ns())
-        self._pipeline.tell("agent-stop", {"agent": self._about()}, clock.boot_ns())
+        self._pipeline.batch.tell(
+            "agent-stop", {"agent": self._about()}, clock.boot_ns()
+        )
         self._pipeline.flush()
         pipeline = self._pipeline
         log.info("stopped", events=pipeline.events, lost=pipeline.lost)
-        if pipeline.waiting:
+        if pipeline.batch:
             raise AgentError(
-                f"{pipeline.waiting} records could not be written: {pipeline.refusal};"
+                f"{len(pipeline.batch)} records could not be written:"
+                f" {pipeline.batch.refusal};"
                 " what the kernel had told is read again by the next run"
             )
 
@@ -304,37 +338,6 @@ class Daemon:
             os.close(awake)
             os.close(wake)
 
-    @contextmanager
-    def _slow_thread(self) -> Iterator[None]:
-        """Run what may be slow beside the path, and end it before the log closes."""
-        ended = threading.Event()
-        thread = threading.Thread(target=self._slow, args=(ended,), name="slow")
-        thread.start()
-        try:
-            yield
-        finally:
-            ended.set()
-            thread.join()
-
-    def _slow(self, ended: threading.Event) -> None:
-        turn = 0
-        while not ended.wait(SYNC_S):
-            turn += 1
-            try:
-                self._log.sync()
-            except OSError as error:
-                log.error("sync_failed", reason=str(error))  # noqa: TRY400
-            if turn % round(1 / SYNC_S) == 0:
-                fresh = read_clock()
-                moved = abs(fresh.offset_ns - self._clock.offset_ns)
-                if moved > _ANCHOR_TOLERANCE_NS or fresh[1:] != self._clock[1:]:
-                    self._clock = fresh
-
-
-def read_clock() -> ClockMap:
-    """Read how boot time becomes wall time now."""
-    return ClockMap(clock.wall_anchor().offset_ns, *clock.kernel_state())
-
 
 def require_loaded(config: Config, wanted: str) -> Loaded:
     """Load the probes unless those of the key `wanted` are pinned already."""
@@ -356,20 +359,6 @@ def require_loaded(config: Config, wanted: str) -> Loaded:
             raise NotPermittedError(reason[0])
         raise LoadError(f"the loader failed: {reason[0]}")
     return found
-
-
-def host_facts() -> Host:
-    """Read whose records these are."""
-    try:
-        machine_id = Path("/etc/machine-id").read_text().strip()
-    except OSError:
-        machine_id = ""
-    own = {
-        name: (Path("/proc/self/ns") / name).stat().st_ino
-        for name in NAMESPACES
-        if (Path("/proc/self/ns") / name).exists()
-    }
-    return Host(machine_id, socket.gethostname(), clock.boot_id(), __version__, own)
 
 
 def _resident_bytes() -> int:

@@ -57,6 +57,13 @@ class AccessKind(IntEnum):
     OTHER_ACCESS = 9
 
 
+class PrctlOption(IntEnum):
+    """What a process may change about itself by prctl(2): its name, its argv."""
+
+    SET_NAME = 15
+    SET_MM = 35
+
+
 class Denied(IntEnum):
     """Which rung of the guard refused an access (enum ir_denied of probes/event.h)."""
 
@@ -128,7 +135,8 @@ class Task(msgspec.Struct, frozen=True, gc=False):
 
     `real_parent` is whose child it is, `parent` is who is told of its state changes:
     the tracer while it is traced. `vpid` is the pid in its own pid namespace, `ptrace`
-    is 0 when it is not traced.
+    is 0 when it is not traced. `leader` is the pid of its thread group's leader, which
+    is the tgid unless somebody edited it; `kernel` says that it is a kernel thread.
     """
 
     key: ProcessKey
@@ -139,7 +147,31 @@ class Task(msgspec.Struct, frozen=True, gc=False):
     sid: int
     vpid: int
     ptrace: int
+    leader: int
+    kernel: bool
     image: Image
+
+
+class Seen(msgspec.Struct, frozen=True, gc=False):
+    """One process as a view saw it that knows no more: when, and by which thread."""
+
+    key: ProcessKey
+    bt_ns: int
+    tid: int
+    comm: bytes
+
+
+class Listing(msgspec.Struct, frozen=True, gc=False, eq=False):
+    """All processes by the kernel's own list, begun at `taken_ns` (CLOCK_BOOTTIME).
+
+    `starts` has each one's start time (ns), `parents` its real_parent's tgid, both by
+    tgid; `changed` are those that are new, or in any fact not as in the one before.
+    """
+
+    taken_ns: int
+    starts: dict[int, int]
+    parents: dict[int, int]
+    changed: list[Task]
 
 
 class Reported(msgspec.Struct, frozen=True, gc=False):
@@ -225,6 +257,19 @@ class Access(Reported, frozen=True, gc=False):
     path: bytes
 
 
+class Prctl(Reported, frozen=True, gc=False):
+    """A process changed its own name, or where its arguments lie.
+
+    `argument` is a PR_SET_MM_* or 0. `count` calls of this option were made so far: the
+    first is an event at once, repeats within a second of it only count.
+    """
+
+    option: PrctlOption
+    argument: int
+    result: int
+    count: int
+
+
 class Loss(msgspec.Struct, frozen=True, gc=False):
     """Events known to be missing, all of them between `start_ns` and `end_ns`.
 
@@ -243,32 +288,85 @@ class Loss(msgspec.Struct, frozen=True, gc=False):
         return sum(self.kinds.values())
 
 
-Event = Exec | ExecFailed | Fork | Exit | Access
+Event = Exec | ExecFailed | Fork | Exit | Access | Prctl
 
 
 class Process(msgspec.Struct, gc=False):
-    """What is known of one process; `revision` counts its programs.
+    """What is known of one process.
 
     `known` is `seen` when an event told of it, `observed` when a snapshot did.
     `creator` called fork (NOBODY when the birth was not seen), `real_parent` is the
-    parent at birth. Times are CLOCK_BOOTTIME ns, 0 for not (yet).
+    parent at birth, `parent` whose child it was when it was last heard of, and
+    `orphaned_by` the parent before that one. `argv` is the beginning of `argv_bytes`.
+    Times are CLOCK_BOOTTIME ns, 0 for not (yet).
     """
 
     key: ProcessKey
     known: Literal["seen", "observed"]
     real_parent: ProcessKey
+    parent: ProcessKey
     creator: ProcessKey = NOBODY
+    orphaned_by: ProcessKey = NOBODY
     comm: bytes = b""
     executable: bytes = b""
     argv: bytes = b""
+    argv_bytes: int = 0
     uid: int = 0
     cgroup_id: int = 0
-    exec_ns: int = 0
     exited_ns: int = 0
     status: int = 0
     children: int = 0
-    revision: int = 0
     forebear: bool = False
+
+
+class Verdict(StrEnum):
+    """What the sources of a process's parentage say together: a closed set."""
+
+    CONSISTENT = "consistent"
+    TRACED = "traced"
+    REPARENTED = "reparented"
+    CLONE_PARENT = "clone_parent"
+    FORGED = "forged"
+    HIDDEN_FROM_PROC = "hidden_from_proc"
+    ONLY_IN_PROC = "only_in_proc"
+    STALE_PID = "stale_pid"
+    UNKNOWN_BEFORE_START = "unknown_before_start"
+
+
+class Parentage(msgspec.Struct, frozen=True, gc=False, eq=False):
+    """A verdict on whose child a process is, with its evidence.
+
+    `creator` called fork, `birth_parent` was the parent then, `parent` is it now:
+    `real_parent` of the kernel. `tracer` holds it, `exited` is the parent whose end (at
+    `exited_ns`, 0 when that was not seen) made `parent` its reaper; NOBODY where there
+    is none. `why` says what is wrong with a forged one.
+    """
+
+    verdict: Verdict
+    creator: ProcessKey = NOBODY
+    birth_parent: ProcessKey = NOBODY
+    parent: ProcessKey = NOBODY
+    tracer: ProcessKey = NOBODY
+    exited: ProcessKey = NOBODY
+    exited_ns: int = 0
+    why: str = ""
+
+
+class Discrepancy(msgspec.Struct, frozen=True, gc=False, eq=False):
+    """Sources disagree about a process, and did so again when asked a second time.
+
+    `kind` is a Verdict, or what the process pretends to be. `views` says of each view
+    whether it has the process; times are CLOCK_BOOTTIME ns of the two looks.
+    """
+
+    key: ProcessKey
+    kind: str
+    why: str
+    first_ns: int
+    confirmed_ns: int
+    views: dict[str, bool] = {}
+    parentage: Parentage | None = None
+    comm: bytes = b""
 
 
 class ChainEnd(StrEnum):

@@ -17,9 +17,12 @@ import time
 from pathlib import Path
 
 from agent import clock
-from agent.daemon import host_facts, read_clock
+from agent.events import Exec, Fork
+from agent.node import host_facts, read_clock
+from agent.process import procfs
 from agent.process.ledger import Ledger
 from agent.process.lineage import Lineages
+from agent.process.parentage import Parentages
 from agent.sensor import bpf, loader, pins
 from agent.sensor.ringbuf import Batch, RingReader
 from agent.sensor.stream import Stream
@@ -117,6 +120,7 @@ def run(batches: list[Batch], place: Path) -> dict[str, int]:
     spent = dict.fromkeys((*STAGES, "bytes"), 0)
     stream, ledger = Stream({}, 0, clock.boot_ns), Ledger()
     lineages, renderer = Lineages(ledger), Renderer(host_facts(), read_clock())
+    parentages = Parentages(ledger, lineages, procfs.alive, procfs.reaps)
     now = time.process_time_ns
     with tempfile.TemporaryDirectory(dir=place) as folder:
         log = SegmentWriter.open(Path(folder) / "records", dict)
@@ -126,12 +130,18 @@ def run(batches: list[Batch], place: Path) -> dict[str, int]:
             decoded = now()
             seen = [(event, ledger.apply(event)) for event in events]
             chains = [lineages.of(process) for _, process in seen]
+            told = [
+                parentages.of(process, event.task)
+                if type(event) in (Exec, Fork)
+                else None
+                for event, process in seen
+            ]
             applied = now()
             number = log.next_sequence
             bodies = [
-                renderer.render(event, process, chain, number + i)
-                for i, ((event, process), chain) in enumerate(
-                    zip(seen, chains, strict=True)
+                renderer.render(event, process, chain, number + i, None, verdict)
+                for i, ((event, process), chain, verdict) in enumerate(
+                    zip(seen, chains, told, strict=True)
                 )
             ]
             rendered = now()

@@ -23,7 +23,7 @@ struct inflight {
 	u64 args[2];
 	u64 target_start_ns;
 	u32 target_tgid;
-	u32 what; /* enum ir_access; 0 for an exec */
+	u32 what; /* enum ir_access; 0 for an exec, IR_INFLIGHT_PRCTL for one of those */
 	u32 nr;   /* the system call, so that nothing stale is taken for this one */
 	u32 compat;
 	u32 denied; /* enum ir_denied */
@@ -32,6 +32,7 @@ struct inflight {
 BPF_HASH(inflight, u64, struct inflight, 16384);
 
 #define OPEN_WITHIN 1
+#define IR_INFLIGHT_PRCTL 0x100
 
 /* A call that can't be kept is an event that will be missing. */
 static __always_inline int remember(struct inflight *call, u32 kind, u32 slot)

@@ -17,7 +17,7 @@ typedef int s32;
 typedef long long s64;
 #endif
 
-#define IR_WIRE_VERSION 2
+#define IR_WIRE_VERSION 3
 
 enum ir_kind {
 	IR_EXEC = 1,        /* a new program runs; argv continues in IR_ARGV */
@@ -26,7 +26,9 @@ enum ir_kind {
 	IR_FORK = 4,        /* a process was born; threads are not reported */
 	IR_EXIT = 5,        /* the last thread of a process ended */
 	IR_ACCESS = 6,      /* a process reached into another one, or tried to */
-	IR_KINDS = 7,
+	IR_PRCTL = 7,       /* a process changed its own name, or where its argv lies */
+	IR_KINDS = 8,
+	IR_KIND_SLOTS = 16, /* counters of losses, a power of two above the kinds */
 };
 
 /* Head flags: everything that is incomplete, or known only by the caller's word. */
@@ -43,6 +45,9 @@ enum ir_kind {
 #define IR_F_COMPAT        0x0400 /* a 32-bit program */
 #define IR_F_CORE_DUMPED   0x0800
 #define IR_F_PATH_IS_TARGET 0x1000 /* access by path: the path is the caller's word */
+
+/* ir_task.bits */
+#define IR_TASK_KERNEL 0x1 /* a kernel thread: PF_KTHREAD */
 
 /* ir_task.exe_flags */
 #define IR_EXE_MEMFD   0x1
@@ -92,6 +97,8 @@ struct ir_task {
 	u32 sid;
 	u32 vpid;   /* the process's pid in its own pid namespace */
 	u32 ptrace; /* task->ptrace, 0 when not traced */
+	u32 leader; /* pid of its thread group's leader: the tgid, unless that was edited */
+	u32 bits;   /* IR_TASK_* */
 	char comm[16];
 	/* its executable: zeros without an address space */
 	u64 exe_ino;
@@ -194,6 +201,26 @@ struct ir_access_event {
 			* other: PTRACE_MODE_* */
 	u32 denied;    /* enum ir_denied */
 	u32 len[4]; /* cwd, target's cwd (unused: 0), path as given, unused */
+};
+
+struct ir_prctl {
+	struct ir_head head;
+	struct ir_task task; /* as it is called now */
+	s64 result;
+	u64 count;    /* calls of this option so far; repeats within a second are not sent */
+	u32 option;   /* PR_SET_NAME or PR_SET_MM */
+	u32 argument; /* PR_SET_MM_*; 0 for a name */
+	u32 len[2];   /* cwd */
+};
+
+/* Not an event: one process that a second view of the kernel's has (walk_keys), or that
+ * the scheduler ran (on_switch). */
+struct ir_seen {
+	u64 start_ns;
+	u64 bt_ns; /* when it was seen, CLOCK_BOOTTIME */
+	u32 tgid;
+	u32 tid;
+	char comm[16];
 };
 
 #endif

@@ -42,6 +42,7 @@
 		(x) = *(volatile typeof(place) *)&(place); \
 	} while (0)
 
+#define PF_KTHREAD   0x00200000
 #define NAME_MAX_1   256  /* one path component and its NUL */
 #define STR_MAX      4096 /* one path as the caller gave it */
 #define PATH_DEPTH   64   /* components and mount crossings followed per path */
@@ -54,7 +55,7 @@
  * records alone how many are missing; the rest says which kinds, and when. */
 struct cpu_state {
 	u64 seq;
-	u64 lost[IR_KINDS + 1];
+	u64 lost[IR_KIND_SLOTS];
 	u64 last_lost_ns;
 };
 BPF_PERCPU_ARRAY(cpu_state, struct cpu_state, 1);
@@ -74,7 +75,7 @@ static __always_inline void submit(struct ir_head *h, u32 kind, u64 size)
 	h->bt_ns = bpf_ktime_get_boot_ns();
 	h->seq = ++s->seq;
 	if (events.ringbuf_output(h, size, 0)) {
-		s->lost[kind & 7]++;
+		s->lost[kind & (IR_KIND_SLOTS - 1)]++;
 		s->last_lost_ns = h->bt_ns;
 	}
 }
@@ -89,7 +90,7 @@ static __always_inline void count_lost(u32 kind)
 	if (!s)
 		return;
 	s->seq++;
-	s->lost[kind & 7]++;
+	s->lost[kind & (IR_KIND_SLOTS - 1)]++;
 	s->last_lost_ns = bpf_ktime_get_boot_ns();
 }
 
@@ -330,6 +331,7 @@ static __always_inline u32 fill_task(struct ir_task *o, struct task_struct *t,
 	struct pid *pid = 0;
 	struct mm_struct *mm = 0;
 	struct file *file = 0;
+	u32 bits = 0;
 
 	fill_key(&o->tgid, &o->start_ns, t, typed);
 	READ(o->tid, t, pid);
@@ -343,6 +345,9 @@ static __always_inline u32 fill_task(struct ir_task *o, struct task_struct *t,
 	READ(pid, signal, pids[3]); /* PIDTYPE_SID */
 	o->sid = pid_number(pid, typed);
 	READ(leader, t, group_leader);
+	READ(o->leader, leader, pid);
+	READ(bits, t, flags);
+	o->bits = bits & PF_KTHREAD ? IR_TASK_KERNEL : 0;
 	fill_vpid(o, leader, typed);
 	READ(o->loginuid, t, loginuid);
 	READ(o->sessionid, t, sessionid);

@@ -27,6 +27,8 @@ from agent.events import (
     Fork,
     Image,
     Lineage,
+    Prctl,
+    PrctlOption,
     Process,
     ProcessKey,
     Task,
@@ -121,6 +123,8 @@ def a_task(tgid: int = 1000, **changes: Any) -> Task:
         "sid": tgid,
         "vpid": tgid,
         "ptrace": 0,
+        "leader": tgid,
+        "kernel": False,
         "image": IMAGE,
     }
     return Task(**(values | changes))
@@ -173,6 +177,11 @@ def an_exit(task: Task | None = None, **changes: Any) -> Exit:
     return Exit(task=task or a_task(), **_reported({"status": 0} | changes))
 
 
+def a_prctl(task: Task | None = None, **changes: Any) -> Prctl:
+    values = {"option": PrctlOption.SET_NAME, "argument": 0, "result": 0, "count": 1}
+    return Prctl(task=task or a_task(), **_reported(values | changes))
+
+
 def an_access(
     target: Task | None = None, task: Task | None = None, **changes: Any
 ) -> Access:
@@ -197,6 +206,7 @@ def a_process(key: ProcessKey | None = None, **changes: Any) -> Process:
         "key": key or a_key(1000),
         "known": "seen",
         "real_parent": INIT,
+        "parent": INIT,
         "comm": b"bash",
         "executable": b"/usr/bin/bash",
     }
@@ -234,6 +244,8 @@ def _task_values(prefix: str, task: Task) -> dict[str, Any]:
     values = {
         **{name: getattr(task, name) for name in ("tid", "pgid", "sid", "vpid")},
         "ptrace": task.ptrace,
+        "leader": task.leader,
+        "bits": task.kernel * constants()["IR_TASK_KERNEL"],
         "comm": task.image.comm,
         "start_ns": task.key.start_ns,
         "tgid": task.key.tgid,
@@ -306,6 +318,10 @@ def encode(event: Event, first: int | None = None) -> bytes:
             return record("exit", values | {"status": event.status}, (cwd,), flags)
         case Access():
             return record("access", values | _access(event), _paths(event), flags)
+        case Prctl():
+            names = ("option", "argument", "result", "count")
+            values |= {name: getattr(event, name) for name in names}
+            return record("prctl", values, (cwd,), flags)
 
 
 def _paths(event: Access) -> tuple[bytes, ...]:

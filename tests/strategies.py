@@ -21,6 +21,8 @@ from agent.events import (
     Flag,
     Fork,
     Image,
+    Prctl,
+    PrctlOption,
     ProcessKey,
     Task,
 )
@@ -65,7 +67,7 @@ images = st.builds(Image, comms, executables, contexts)
 def tasks(draw: Any, of: Any = images) -> Task:
     real_parent = draw(keys)
     parent = draw(st.just(real_parent) | keys)
-    return Task(draw(keys), real_parent, parent, *draw(st.tuples(*[u32] * 5)), draw(of))
+    return Task(draw(keys), real_parent, parent, *draw(st.tuples(*[u32] * 6)), draw(st.booleans()), draw(of))
 
 
 def _cut(event_flags: int, flag: Flag) -> bool:
@@ -167,7 +169,18 @@ def accesses(draw: Any, images_: Any = images) -> Access:
     )
 
 
+@st.composite
+def prctls(draw: Any, images_: Any = images) -> Prctl:
+    return Prctl(
+        **draw(_common(_FLAGS, images_)),
+        option=draw(st.sampled_from(list(PrctlOption))),
+        argument=draw(u32),
+        result=draw(s64),
+        count=draw(u64),
+    )
+
+
 def events(images_: Any = images) -> st.SearchStrategy[Event]:
     """Any event whatever, its processes made of `images_`."""
-    kinds = (execs, failed_execs, forks, exits, accesses)
+    kinds = (execs, failed_execs, forks, exits, accesses, prctls)
     return st.one_of([kind(images_) for kind in kinds])

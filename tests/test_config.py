@@ -56,10 +56,11 @@ def test_an_empty_file_is_the_defaults(file: Path, text: str) -> None:
 def test_every_key_can_be_set(file: Path) -> None:
     file.write_text(
         "state: /s\nruntime: /r\npins: /p\nring_bytes: 65536\n"
-        "segment_bytes: 5000\nprocesses: 9\nheartbeat_seconds: 2.5\nnice: 5\n"
+        "segment_bytes: 5000\nprocesses: 9\nheartbeat_seconds: 2.5\n"
+        "sweep_seconds: 3.5\nnice: 5\n"
         "forbidden_rungs: [fentry, lsm]\n"
     )
-    numbers = (65536, 5000, 9, 2.5, 5)
+    numbers = (65536, 5000, 9, 2.5, 3.5, 5)
     expected = Config("/s", "/r", "/p", *numbers, ("fentry", "lsm"))
     assert read_config(file) == expected
     assert len(file.read_text().splitlines()) == len(Config.__struct_fields__)
@@ -83,6 +84,7 @@ def test_every_key_can_be_set(file: Path) -> None:
         ("processes: 0\n", 1, "processes must lie between"),
         ("segment_bytes: -1\n", 1, "segment_bytes must lie between"),
         ("heartbeat_seconds: 0\n", 1, "heartbeat_seconds must lie between"),
+        ("sweep_seconds: 0\n", 1, "sweep_seconds must lie between"),
         ("heartbeat_seconds: .nan\n", 1, "heartbeat_seconds"),
         ("heartbeat_seconds: .inf\n", 1, "heartbeat_seconds"),
         ("ring_bytes: 4095\n", 1, "ring_bytes must lie between"),

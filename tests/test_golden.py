@@ -16,6 +16,7 @@ from agent.events import Event, ProcessKey, Task
 from agent.pipeline import Pipeline
 from agent.process.ledger import Ledger
 from agent.sensor.tap import Tap
+from agent.sinks.batch import Batch
 from agent.sinks.chain import segment_names
 from agent.sinks.record import ClockMap, Host, Renderer
 from agent.sinks.scan import read
@@ -175,8 +176,8 @@ def told(tell: Callable[[Story], None]) -> MemoryRing:
 def recorded(ring: MemoryRing, folder: Path) -> list[dict[str, Any]]:
     """What the pipeline makes of a ring; ids, which are random, left out."""
     with SegmentWriter.open(folder, dict) as log:
-        stages = (Ledger(), Renderer(HOST, CLOCK), log, CLOCK)
-        pipeline = Pipeline(cast("Tap", MemoryTap(ring)), *stages)
+        batch = Batch(Renderer(HOST, CLOCK), log, CLOCK)
+        pipeline = Pipeline(cast("Tap", MemoryTap(ring)), Ledger(), batch, log)
         while pipeline.step():
             pass
         pipeline.settle()

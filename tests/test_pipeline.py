@@ -17,6 +17,7 @@ from agent.pipeline import Pipeline
 from agent.process.ledger import Ledger
 from agent.process.lineage import Lineages
 from agent.sensor.tap import Polled, Tap
+from agent.sinks.batch import Batch
 from agent.sinks.chain import segment_names
 from agent.sinks.record import ClockMap, Host, Renderer
 from agent.sinks.scan import read
@@ -55,7 +56,8 @@ class Course:
         self.ledger = Ledger()
         tap = cast("Tap", self.tap)
         renderer = Renderer(HOST, CLOCK)
-        self.pipeline = Pipeline(tap, self.ledger, renderer, self.log, CLOCK)
+        batch = Batch(renderer, self.log, CLOCK)
+        self.pipeline = Pipeline(tap, self.ledger, batch, self.log)
 
     def _header(self) -> dict[str, Any]:
         # the first header is asked for before there is a pipeline
@@ -153,14 +155,14 @@ def test_what_the_disk_refuses_is_kept_and_nothing_is_committed(
     path = start(exits(1, 2), exits(3))
     refusing(path.log, 2)
     path.pipeline.step()
-    assert (path.tap.committed, path.pipeline.waiting) == (0, 2)
+    assert (path.tap.committed, len(path.pipeline.batch)) == (0, 2)
     path.pipeline.step()
-    assert (path.tap.committed, path.tap.polled, path.pipeline.waiting) == (0, 1, 2)
+    assert (path.tap.committed, path.tap.polled, len(path.pipeline.batch)) == (0, 1, 2)
     assert path.records() == []
     path.pipeline.step()
     assert path.numbers() == [1, 2, 3]
     assert path.tap.committed == 2
-    assert path.pipeline.write_errors == 2
+    assert path.pipeline.batch.write_errors == 2
 
 
 def test_nothing_more_is_taken_while_the_disk_refuses(
@@ -210,7 +212,7 @@ def test_what_settling_brings_up_is_recorded(start: Start) -> None:
 
 def test_what_the_agent_tells_of_itself_is_in_the_same_sequence(start: Start) -> None:
     path = start(exits(1))
-    path.pipeline.tell("heartbeat", {"heartbeat": {"n": 1}}, NOW)
+    path.pipeline.batch.tell("heartbeat", {"heartbeat": {"n": 1}}, NOW)
     path.pipeline.step()
     told, event = path.records()
     assert told["ir"] == {"heartbeat": {"n": 1}}
@@ -248,7 +250,7 @@ def test_another_clock_counts_from_the_next_record_on(start: Start) -> None:
     path = start(exits(1), exits(2))
     path.pipeline.step()
     later = CLOCK._replace(offset_ns=CLOCK.offset_ns + 86400 * SECOND, state="unknown")
-    path.pipeline.set_clock(later)
+    path.pipeline.batch.set_clock(later)
     path.pipeline.step()
     before, after = path.records()
     assert before["@timestamp"][:10] < after["@timestamp"][:10]

@@ -17,6 +17,7 @@ from agent.resume import Resume
 from agent.sensor.stream import Position
 from agent.sensor.tap import Tap
 from agent.sinks import own
+from agent.sinks.batch import Batch
 from agent.sinks.chain import segment_names
 from agent.sinks.record import ClockMap, Host, Renderer
 from agent.sinks.scan import read
@@ -209,8 +210,8 @@ class Node:
 
         log = SegmentWriter.open(self.folder, header, 5000, resume.line)
         tap = MemoryTap(self.ring, resume.for_loading(LOAD), most=3)
-        stages = (cast("Tap", tap), Ledger(), Renderer(HOST, CLOCK), log, CLOCK)
-        made.append(Pipeline(*stages))
+        batch = Batch(Renderer(HOST, CLOCK), log, CLOCK)
+        made.append(Pipeline(cast("Tap", tap), Ledger(), batch, log))
         for number in range(steps):
             before = self.ring.committed
             made[0].step()

@@ -17,7 +17,7 @@ _COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
 _STRUCT = re.compile(r"^struct (\w+) \{\n.*?^\};", re.DOTALL | re.MULTILINE)
 _MEMBER = re.compile(r"^\t(struct )?(\w+) (\w+)(?:\[([^\]]+)\])?;", re.MULTILINE)
 _ENUMERATOR = re.compile(r"^\t(IR_\w+) = (\d+),", re.MULTILINE)
-_DEFINE = re.compile(r"^#define (IR_(?:F|EXE)_\w+)\s+(0x[0-9a-f]+)", re.MULTILINE)
+_DEFINE = re.compile(r"^#define (IR_(?:F|EXE|TASK)_\w+)\s+(0x[0-9a-f]+)", re.MULTILINE)
 _VERSION = re.compile(r"^#define IR_WIRE_VERSION (\d+)$", re.MULTILINE)
 
 

@@ -18,6 +18,7 @@ from agent.events import (
     ExecFailed,
     Exit,
     Fork,
+    Prctl,
     Process,
     ProcessKey,
     Task,
@@ -25,6 +26,9 @@ from agent.events import (
 
 KEPT_ARGV = 4096
 """Bytes of argv an entry keeps; the whole is in the exec's record."""
+
+END_UNSEEN = -1
+"""The status of a process whose end no event told of."""
 
 
 class Ledger:
@@ -48,11 +52,14 @@ class Ledger:
             Exit: self._exit,
             ExecFailed: self._exec_failed,
             Access: self._access,
+            Prctl: self._prctl,
         }
         self.missing: set[ProcessKey] = set()
         """Keys that were asked for in vain since `kinship` changed."""
         self.kinship = 0
         """Changes whenever an answer about ancestors may have changed."""
+        self.revived: list[ProcessKey] = []
+        """Who acted after its end was taken for granted; the reader empties it."""
         self.evicted_living = 0
         """Entries of living processes given up for the capacity."""
         self.evicted_ancestors = 0
@@ -86,43 +93,86 @@ class Ledger:
             self.kinship += 1
             entry = self._open(task, "observed")
             entry.executable, entry.argv = executable, argv[:KEPT_ARGV]
+            entry.argv_bytes = len(argv)
+        else:
+            _follow(entry, task.real_parent)
         return entry
 
+    def end_unseen(self, entry: Process, at_ns: int) -> None:
+        """Take a process as ended that no list of the kernel has any more."""
+        entry.status = END_UNSEEN
+        self._end(entry, at_ns)
+
     def _exec(self, event: Exec) -> Process:
-        entry = self._met(event.task)
+        entry = self._heard_of(event.task)
         entry.comm = event.task.image.comm
         entry.executable = event.executable
         entry.argv = event.argv[:KEPT_ARGV]
+        entry.argv_bytes = event.argv_bytes
         entry.uid = event.task.image.context.euid
-        entry.exec_ns = event.bt_ns
-        entry.revision += 1
         if entry.forebear:
             self.kinship += 1
         return entry
 
     def _fork(self, event: Fork) -> Process:
         entry = self._met(event.task)
+        if entry.known == "observed":
+            self._born(entry, event.task.real_parent)
         entry.creator = event.creator
         if creator := self._entries.get(event.creator):
             entry.executable, entry.argv = creator.executable, creator.argv
+            entry.argv_bytes = creator.argv_bytes
         return entry
+
+    def _born(self, entry: Process, parent: ProcessKey) -> None:
+        """Take the word of a birth that a snapshot was ahead of."""
+        self._leave(entry)
+        entry.known, entry.real_parent, entry.parent = "seen", parent, parent
+        entry.orphaned_by = NOBODY
+        self._adopt(entry)
+        if entry.forebear:
+            self.kinship += 1
 
     def _exit(self, event: Exit) -> Process:
         entry = self._met(event.task)
+        _follow(entry, event.task.real_parent)
         entry.status = event.status
         self._end(entry, event.bt_ns)
         return entry
 
     def _exec_failed(self, event: ExecFailed) -> Process:
-        return self._met(event.task)
+        return self._heard_of(event.task)
 
     def _access(self, event: Access) -> Process:
         if event.target.key != NOBODY:
             self._met(event.target)
         return self._met(event.task)
 
+    def _prctl(self, event: Prctl) -> Process:
+        entry = self._heard_of(event.task)
+        entry.comm = event.task.image.comm
+        return entry
+
     def _met(self, task: Task) -> Process:
         return self._entries.get(task.key) or self._open(task, "seen")
+
+    def _heard_of(self, task: Task) -> Process:
+        """Return the entry, following the process to its parent of now.
+
+        Not for accesses: when repeats of one are told, its tasks are as of the first.
+        """
+        entry = self._met(task)
+        _follow(entry, task.real_parent)
+        if entry.status == END_UNSEEN:
+            self._revive(entry)
+        return entry
+
+    def _revive(self, entry: Process) -> None:
+        """Take back an end that nobody saw: it has acted again."""
+        entry.exited_ns = entry.status = 0
+        self._ancestors.pop(entry.key, None)
+        self._leaves.pop(entry.key, None)
+        self.revived.append(entry.key)
 
     def _open(self, task: Task, known: Literal["seen", "observed"]) -> Process:
         key = task.key
@@ -130,6 +180,7 @@ class Ledger:
         entry = Process(
             key,
             known,
+            task.real_parent,
             task.real_parent,
             comm=task.image.comm,
             uid=task.image.context.euid,
@@ -205,3 +256,9 @@ class Ledger:
         parent.children -= 1
         if not parent.children and self._ancestors.pop(key, key) is None:
             self._leaves[key] = None
+
+
+def _follow(entry: Process, parent: ProcessKey) -> None:
+    """Note whose child a process is by now, and whose it was."""
+    if parent != entry.parent:
+        entry.orphaned_by, entry.parent = entry.parent, parent

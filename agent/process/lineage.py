@@ -28,9 +28,20 @@ class Lineages:
             self._kinship = self._ledger.kinship
         parent = process.real_parent
         found = self._kept.get(parent)
-        if found is None:
+        if found is None or self._met_anew(found):
             found = self._kept[parent] = self._follow(parent)
         return found
+
+    def _met_anew(self, kept: Lineage) -> bool:
+        """Whether the parent was forgotten, and its entry is another one by now.
+
+        The others need no look: whose child is in the table is not forgotten unless
+        kinship says so.
+        """
+        if not kept.ancestors:
+            return False
+        now = self._ledger.get(kept.ancestors[0].key)
+        return now is not None and now is not kept.ancestors[0]
 
     def _follow(self, key: ProcessKey) -> Lineage:
         chain: list[Process] = []

@@ -41,6 +41,7 @@ _TYPES = {
     How.FMOD_RET: (bpf.PROG_TRACING, bpf.ATTACH_MODIFY_RETURN),
     How.ITERATOR: (bpf.PROG_TRACING, bpf.ATTACH_TRACE_ITER),
     How.TEST_RUN: (bpf.PROG_RAW_TRACEPOINT, 0),
+    How.ON_REQUEST: (bpf.PROG_RAW_TRACEPOINT, 0),
 }
 _FOR_ONE_PLACE = {how for how, (_, attach_type) in _TYPES.items() if attach_type}
 _PREEMPTIBLE = {How.FENTRY, How.FEXIT, How.LSM, How.FMOD_RET}
@@ -94,7 +95,7 @@ class Attacher:
         self._require(hook, place)
         program = self._program(hook, place)
         match hook.how:
-            case How.TEST_RUN:
+            case How.TEST_RUN | How.ON_REQUEST:
                 return Attached(os.dup(program.fd), program.instructions, False)
             case How.RAW_TRACEPOINT:
                 link = bpf.attach_raw_tracepoint(program.fd, hook.tracepoint)

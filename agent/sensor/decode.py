@@ -26,6 +26,8 @@ from agent.events import (
     Flag,
     Fork,
     Image,
+    Prctl,
+    PrctlOption,
     ProcessKey,
     Task,
 )
@@ -37,6 +39,7 @@ _HEAD_VALUES = len(wire.HEAD_FIELDS)
 _BODY = _HEAD_VALUES + len(wire.TASK_FIELDS)
 _KINDS = len(wire.Kind)
 _MEMFD, _DELETED = 1, 2
+_KERNEL = 1
 _KIND_AT = 2  # of the low byte of `kind` in the head
 _ARGV_FAULT = int(Flag.ARGV_FAULT)
 _EXE_CUT, _CWD_CUT = int(Flag.EXE_CUT), int(Flag.CWD_CUT)
@@ -116,6 +119,8 @@ def task(  # noqa: PLR0913, PLR0917 - a row of the wire format
     sid: int,
     vpid: int,
     ptrace: int,
+    leader: int,
+    bits: int,
     image: bytes,
 ) -> Task:
     """Build a task from what wire.TASK unpacks to."""
@@ -131,6 +136,8 @@ def task(  # noqa: PLR0913, PLR0917 - a row of the wire format
         sid,
         vpid,
         ptrace,
+        leader,
+        bits & _KERNEL != 0,
         _image(image),
     )
 
@@ -266,6 +273,17 @@ def _access(v: tuple[Any, ...], raw: bytes, at: int) -> Access:
     )
 
 
+def _prctl(v: tuple[Any, ...], raw: bytes, at: int) -> Event:
+    _, _, _, cpu, flags, seq, bt_ns, *who, result, count, option, argument, size, _ = v
+    try:
+        what = PrctlOption(option)
+    except ValueError as error:
+        raise DecodeError(f"unknown prctl option {option}") from error
+    cwd = _cwd(flags, raw[at : at + size])
+    about = (cpu, seq, bt_ns, flags, 1, False, task(*who), cwd)
+    return Prctl(*about, what, argument, result, count)
+
+
 _RULES: dict[int, tuple[struct.Struct, Callable[..., Event | ArgvPiece], int]] = {
     wire.Kind.EXEC: (wire.EXEC, _exec, 6),
     wire.Kind.ARGV: (wire.ARGV, _argv, 2),
@@ -273,4 +291,5 @@ _RULES: dict[int, tuple[struct.Struct, Callable[..., Event | ArgvPiece], int]] =
     wire.Kind.FORK: (wire.FORK, _fork, 2),
     wire.Kind.EXIT: (wire.EXIT, _exit, 2),
     wire.Kind.ACCESS: (wire.ACCESS, _access, 4),
+    wire.Kind.PRCTL: (wire.PRCTL, _prctl, 2),
 }

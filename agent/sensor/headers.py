@@ -68,7 +68,7 @@ COMMON: dict[str, tuple[str, ...]] = {
         *("tgid", "pid", "group_leader", "real_parent", "parent"),
         *("start_boottime|real_start_time", "signal", "thread_pid", "pid_links"),
         *("loginuid", "sessionid", "ptrace", "comm", "real_cred", "nsproxy"),
-        *("cgroups", "mm", "fs", "files", "sighand", "exit_code", "tasks"),
+        *("cgroups", "mm", "fs", "files", "sighand", "exit_code", "tasks", "flags"),
     ),
     "list_head": ("next",),
     "signal_struct": ("pids", "flags", "group_exit_code", "live"),

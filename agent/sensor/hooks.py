@@ -20,6 +20,7 @@ from agent.sensor.sources import (
     BY_FUNCTION,
     BY_KPROBE,
     BY_TRACEPOINT,
+    WALKS_PLAIN,
     Variant,
 )
 
@@ -38,6 +39,7 @@ class How(StrEnum):
     FMOD_RET = "fmod_ret"
     ITERATOR = "iterator"
     TEST_RUN = "test run"
+    ON_REQUEST = "on request"
 
 
 class Hook(NamedTuple):
@@ -152,6 +154,7 @@ _EXECVE = _Call("execve", "execve", "exec", ("compat_sys_execve",))
 _EXECVEAT = _Call("execveat", "execveat", "exec", ("compat_sys_execveat",))
 _PTRACE = _Call("ptrace", "ptrace", "access", ("compat_sys_ptrace",))
 _PIDFD_GETFD = _Call("pidfd_getfd", "getfd", "access", ("sys_pidfd_getfd",))
+_PRCTL = _Call("prctl", "prctl", "prctl", ("sys_prctl",))
 _VM_READ, _VM_WRITE = (
     _Call(
         f"process_vm_{name}",
@@ -267,6 +270,11 @@ def _guard(
     )
 
 
+def _requested(program: str, how: How, target: str) -> Hook:
+    """Return a program that is only pinned, and used on request."""
+    return Hook(program, how, target, program, (WALKS_PLAIN,))
+
+
 SENSES = (
     Sense("exec", _life("on_exec", "sched_process_exec", "exec")),
     Sense("fork", _life("on_fork", "sched_process_fork", "fork")),
@@ -275,6 +283,7 @@ SENSES = (
     Sense("ptrace", _calls(_PTRACE)),
     Sense("process_vm", _calls(_VM_READ, _VM_WRITE)),
     Sense("pidfd_getfd", _calls(_PIDFD_GETFD)),
+    Sense("prctl", _calls(_PRCTL)),
     Sense(
         "memory file",
         (
@@ -338,10 +347,30 @@ SENSES = (
                         How.TEST_RUN,
                         "task list",
                         "task list",
-                        (BIRTHS_PLAIN,),
+                        (WALKS_PLAIN,),
                     ),
                 ),
                 "a consistent moment: it is read in pieces",
+            ),
+        ),
+    ),
+    Sense(
+        "task chain",
+        (
+            Rung(
+                "test_run",
+                (
+                    _requested("walk_chain", How.TEST_RUN, "task chain"),
+                    _requested("tell_task", How.TEST_RUN, "one task"),
+                ),
+            ),
+        ),
+    ),
+    Sense(
+        "scheduler",
+        (
+            Rung(
+                "on_request", (_requested("on_switch", How.ON_REQUEST, "sched_switch"),)
             ),
         ),
     ),

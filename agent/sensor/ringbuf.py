@@ -73,6 +73,11 @@ class RingReader:
         return self.position >= self._producer[0]
 
     @property
+    def produced(self) -> int:
+        """Position up to which the kernel has filled it."""
+        return self._producer[0]
+
+    @property
     def unread(self) -> int:
         """Bytes in the ring that no batch has held yet."""
         return self._producer[0] - self.position

@@ -9,7 +9,7 @@ any other.
 import os
 import signal
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -23,6 +23,8 @@ from agent.events import (
     ExecFailed,
     Exit,
     Fork,
+    Prctl,
+    Seen,
     Task,
 )
 from agent.sensor import guard, synthetic, tasks
@@ -52,6 +54,8 @@ _PROOFS = {
     "process_vm_readv": Proof(synthetic.read_parent, "process_vm_read"),
     "process_vm_writev": Proof(synthetic.write_parent, "process_vm_write"),
     "pidfd_getfd": Proof(synthetic.copy_descriptor, "pidfd_getfd"),
+    "prctl": Proof(synthetic.rename, "prctl"),
+    "prctl compat": Proof(int_80("prctl"), "prctl"),
     "execve compat": Proof(int_80("execve"), "exec_failed"),
     "execveat compat": Proof(int_80("execveat"), "exec_failed"),
     "ptrace compat": Proof(int_80("ptrace"), "ptrace_traceme"),
@@ -78,6 +82,9 @@ class Prover:
         self._maps, self._held = maps, held
         self._apart = {
             "task list": self._walks,
+            "walk_chain": self._sees_itself_in_the_chain,
+            "tell_task": self._tells_itself,
+            "on_switch": self._sees_itself_run,
             "guarded access": self._refuses_access,
             "guarded traceme": self._refuses_traceme,
             "guarded by signal": self._kills_and_spares,
@@ -99,6 +106,24 @@ class Prover:
 
     def _walks(self) -> bool:
         return any(task.key.tgid == os.getpid() for task in self._tasks())
+
+    def _sees_itself_in_the_chain(self) -> bool:
+        return os.getpid() in _pids(tasks.chain(*self._requested("walk_chain")))
+
+    def _tells_itself(self) -> bool:
+        found = tasks.one(*self._requested("tell_task"), os.getpid())
+        return found is not None and found.key.tgid == os.getpid()
+
+    def _sees_itself_run(self) -> bool:
+        program = self._requested("on_switch")
+        with tasks.scheduled(*program) as seen:
+            return _comes_true(lambda: os.getpid() in _pids(seen()))
+
+    def _requested(self, name: str) -> tuple[int, int]:
+        """Return a program that is only used when asked for, and the ring it fills."""
+        pins = self._held()
+        held = next(pins[pin].fd for pin in pins if pin.startswith(name))
+        return held, self._maps["walked"]
 
     def _tasks(self) -> list[Task]:
         walked = self._maps.get("walked", -1)
@@ -148,6 +173,10 @@ class Prover:
             return _comes_true(lambda: not _is_stopped(target))
 
 
+def _pids(seen: Iterable[Seen]) -> set[int]:
+    return {one.key.tgid for one in seen}
+
+
 def _status(act: Callable[[], None]) -> int:
     """Do something in a child; its exit status, negative for a signal."""
     _, status = os.waitpid(started(act), 0)
@@ -194,4 +223,10 @@ def _told(event: Event | ArgvPiece) -> tuple[int, str]:
     return actor, name
 
 
-_EVENT_NAMES = {Exec: "exec", ExecFailed: "exec_failed", Fork: "fork", Exit: "exit"}
+_EVENT_NAMES = {
+    Exec: "exec",
+    ExecFailed: "exec_failed",
+    Fork: "fork",
+    Exit: "exit",
+    Prctl: "prctl",
+}

@@ -13,7 +13,8 @@ from agent.errors import LoadError
 
 COMMON = ("event.h", "fill.h", "path.h", "calls.h", "guard.h")
 BIRTHS = (*COMMON, "exec.c", "process.c")
-CALLS = (*COMMON, "failed.c", "access.c", "memory.c", "guard.c")
+WALKS = (*COMMON, "walk.c")
+CALLS = (*COMMON, "failed.c", "access.c", "memory.c", "prctl.c", "guard.c")
 
 
 class Variant(NamedTuple):
@@ -34,12 +35,13 @@ class Variant(NamedTuple):
 BIRTHS_TYPED = Variant("births-typed", BIRTHS, typed=True)
 BIRTHS_ONLY_TYPED = Variant("births-only-typed", BIRTHS, typed=True, only=True)
 BIRTHS_PLAIN = Variant("births-plain", BIRTHS)
+WALKS_PLAIN = Variant("walks-plain", WALKS)
 BY_TRACEPOINT = Variant("calls-tracepoint", CALLS, way=0)
 BY_FUNCTION = Variant("calls-function", CALLS, way=1)
 BY_KPROBE = Variant("calls-kprobe", CALLS, way=2)
 ANY_CALLS = (BY_FUNCTION, BY_KPROBE, BY_TRACEPOINT)
 
-SOURCES = tuple(dict.fromkeys((*BIRTHS, *CALLS)))
+SOURCES = tuple(dict.fromkeys((*BIRTHS, *WALKS, *CALLS)))
 """All of them, each once."""
 
 

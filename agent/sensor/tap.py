@@ -96,6 +96,15 @@ class Tap:
         """Whether there is more in the ring already than the last batch could hold."""
         return not self._ring.drained
 
+    @property
+    def produced(self) -> int:
+        """Position in the ring up to which there is something by now."""
+        return self._ring.produced
+
+    def has_polled(self, position: int) -> bool:
+        """Whether all that stood before this position was polled."""
+        return self._end >= position
+
     def settle(self) -> Polled:
         """Once a second: what no record in the ring would ever bring up.
 
@@ -125,7 +134,7 @@ class Tap:
             for name, count in missed.items()
             if count > self._missed.get(name, 0)
         }
-        self._missed = missed
+        self._missed |= missed  # pins that were away for a while come back
         since = now - 2 * _ARGV_PATIENCE_NS
         return [Loss("recursion", news, since, now, ())] if news else []
 

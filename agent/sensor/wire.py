@@ -6,7 +6,7 @@ Nothing here has logic: struct formats, field names in wire order, and the kinds
 import struct
 from enum import IntEnum
 
-VERSION = 2
+VERSION = 3
 
 
 class Kind(IntEnum):
@@ -18,13 +18,14 @@ class Kind(IntEnum):
     FORK = 4
     EXIT = 5
     ACCESS = 6
+    PRCTL = 7
 
 
 KIND_NAMES = {kind: kind.name.lower() for kind in Kind}
 """How a loss names the kinds."""
 
 _HEAD = "HHIIIQQ"
-_TASK = "3Q8I176s"
+_TASK = "3Q10I176s"
 
 HEAD = struct.Struct("<" + _HEAD)
 HEAD_FIELDS = ("version", "kind", "size", "cpu", "flags", "seq", "bt_ns")
@@ -42,6 +43,8 @@ TASK_FIELDS = (
     "sid",
     "vpid",
     "ptrace",
+    "leader",
+    "bits",
     "comm",
 )
 """Names of a task's values; the last stands for all that IMAGE holds."""
@@ -110,9 +113,14 @@ ACCESS_FIELDS = (
     "len",
 )
 
+PRCTL = struct.Struct("<" + _HEAD + _TASK + "qQII2I")
+PRCTL_FIELDS = ("result", "count", "option", "argument", "len")
+SEEN = struct.Struct("<QQII16s")
+SEEN_FIELDS = ("start_ns", "bt_ns", "tgid", "tid", "comm")
+
 FOLD = struct.Struct("<QQ")
 """What stands before the event in an entry of the map `folds`: sent_ns, sent_count."""
 FOLD_KEY_SIZE = 48
 
-CPU_STATE = struct.Struct("<Q8QQ")
+CPU_STATE = struct.Struct("<Q16QQ")
 """struct cpu_state: seq, lost by kind, last_lost_ns."""

@@ -15,17 +15,22 @@ from typing import Any, NamedTuple
 from agent.events import (
     Access,
     AccessKind,
+    Discrepancy,
     Event,
     Exec,
     ExecFailed,
     Exit,
     Fork,
     Lineage,
+    Parentage,
+    Prctl,
+    PrctlOption,
     Process,
     ProcessKey,
     Task,
 )
 from agent.sinks.argv import arguments, caller_facts, environment, facts
+from agent.sinks.parentage import discrepancy, parentage
 from agent.sinks.text import (
     Stamps,
     Users,
@@ -36,6 +41,7 @@ from agent.sinks.text import (
     flags,
     how_started,
     namespaces,
+    prctl_field,
     quote,
     quoted,
     rfc3339,
@@ -55,8 +61,10 @@ _ACTIONS = {
     AccessKind.TRACE_INHERITED: "trace-inherited",
     AccessKind.OTHER_ACCESS: "other-access",
 }
-
-
+_PRCTL_ACTIONS = {
+    PrctlOption.SET_NAME: "prctl-set-name",
+    PrctlOption.SET_MM: "prctl-set-mm",
+}
 _RESTARTS = {
     512: "ERESTARTSYS",
     513: "ERESTARTNOINTR",
@@ -119,6 +127,7 @@ class Renderer:
             ExecFailed: self._exec_failed,
             Fork: self._fork,
             Exit: self._exit,
+            Prctl: self._prctl,
         }
         self._offset = 0
         self._clock = ""
@@ -150,10 +159,12 @@ class Renderer:
         lineage: Lineage,
         sequence: int,
         target: tuple[Process, Lineage] | None = None,
+        told: Parentage | None = None,
     ) -> bytes:
         """Return the record of an event; `process` is the entry of `event.task`.
 
-        `target` is the entry of an access's target and its ancestors.
+        `target` is the entry of an access's target and its ancestors, `told` the
+        verdict on the process's parentage.
         """
         task, bt_ns = event.task, event.bt_ns
         kept = self._known(task, process, lineage, event.cwd)
@@ -162,6 +173,8 @@ class Renderer:
             in_event, in_process, in_ir = self._access(event, kept, target)
         else:
             in_event, in_process, in_ir = self._parts[type(event)](event, kept, moment)
+        if told is not None:
+            in_ir += parentage(told, self._bare, self.wall)
         odd = _oddities(event) if event.flags or event.backlog else ""
         return (
             f'{{"@timestamp":"{moment}",{self._common},'
@@ -172,6 +185,25 @@ class Renderer:
             f'"kernel":{{"cpu":{event.cpu},"seq":{event.seq},"parts":{event.parts}{odd}}},'
             f'"clock":{{"bt_ns":{bt_ns},{self._clock}}}}}}}'
         ).encode()
+
+    def discrepancy(
+        self, found: Discrepancy, process: Process | None, sequence: int
+    ) -> bytes:
+        """Return the record of a discrepancy; `process` is its entry, if it has one."""
+        comm, path = (
+            (process.comm, process.executable) if process else (found.comm, b"")
+        )
+        told = (
+            parentage(found.parentage, self._bare, self.wall) if found.parentage else ""
+        )
+        body = (
+            f'"kind":"alert","category":["process"],"type":["info"],'
+            f'"action":"discrepancy"}},"process":{{{self._bare(found.key)},'
+            f'{_path("executable", path)}"name":{quoted(comm)}}},'
+            f'"ir":{{{told}{discrepancy(found, self.wall)},'
+            f'"clock":{{"bt_ns":{found.confirmed_ns},{self._clock}}}}}'
+        )
+        return self.envelope(found.confirmed_ns, sequence, body)
 
     def envelope(self, bt_ns: int, sequence: int, body: str) -> bytes:
         """Put around `body`, which begins inside "event", what every record has."""
@@ -262,6 +294,21 @@ class Renderer:
             '"type":["end"],"action":"exit","outcome":"success"},',
             f'"end":"{moment}",{code}',
             signalled,
+        )
+
+    def _prctl(self, event: Prctl, kept: _Kept, _moment: str) -> tuple[str, str, str]:
+        outcome, error = "success", ""
+        if event.result < 0:
+            outcome = "failure"
+            error = f'"error":{{"code":"{error_name(-event.result)}"}},'
+        action_ = _PRCTL_ACTIONS[event.option]
+        about = f'"count":{event.count},"result":{event.result}'
+        if event.option is PrctlOption.SET_MM:
+            about += f',"field":"{prctl_field(event.argument)}"'
+        return (
+            f'"type":["change"],"action":"{action_}","outcome":"{outcome}"}},{error}',
+            "",
+            f'"prctl":{{{about}}},"ancestry":{kept.ancestry},',
         )
 
     def _access(

@@ -35,6 +35,12 @@ _CLONE = {
     0x20000000: "CLONE_NEWPID",
     0x40000000: "CLONE_NEWNET",
 }
+_SET_MM = (
+    *("", "START_CODE", "END_CODE", "START_DATA", "END_DATA", "START_STACK"),
+    *("START_BRK", "BRK", "ARG_START", "ARG_END", "ENV_START", "ENV_END", "AUXV"),
+    *("EXE_FILE", "MAP", "MAP_SIZE"),
+)
+"""What follows PR_SET_MM_ in the names of the second argument, from 1."""
 _encode = msgspec.json.Encoder().encode
 
 
@@ -109,6 +115,11 @@ def namespaces(context: Context, host: Mapping[str, int]) -> str:
     if context.ns_level:
         shown.append(f'"pid_level":{context.ns_level}')
     return f'"ns":{{{",".join(shown)}}}'
+
+
+def prctl_field(number: int) -> str:
+    """Return what a PR_SET_MM was about, or the number where that is unknown."""
+    return _SET_MM[number] if 0 < number < len(_SET_MM) else str(number)
 
 
 def session(context: Context) -> str:

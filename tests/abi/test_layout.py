@@ -144,7 +144,7 @@ def _event(one: struct.Struct, tasks: tuple[str, ...], names: tuple[str, ...]) -
 
 
 def _cpu_state() -> dict[str, Place]:
-    kinds = [f"lost{kind}" for kind in range(8)]
+    kinds = [f"lost{kind}" for kind in range(16)]
     every = _places(wire.CPU_STATE, ("seq", *kinds, "last_lost_ns"))
     lost = Place(every["lost0"].offset, sum(every[kind].size for kind in kinds))
     return {"seq": every["seq"], "lost": lost, "last_lost_ns": every["last_lost_ns"]}
@@ -159,6 +159,8 @@ STATED = {
     "ir_fork": _event(wire.FORK, ("task",), wire.FORK_FIELDS),
     "ir_exit": _event(wire.EXIT, ("task",), wire.EXIT_FIELDS),
     "ir_access_event": _event(wire.ACCESS, ("task", "target"), wire.ACCESS_FIELDS),
+    "ir_prctl": _event(wire.PRCTL, ("task",), wire.PRCTL_FIELDS),
+    "ir_seen": _places(wire.SEEN, wire.SEEN_FIELDS),
     "cpu_state": _cpu_state(),
 }
 """What wire.py says, struct by struct."""
@@ -228,5 +230,6 @@ def test_flags_are_one_bit_each() -> None:
 
 def test_a_lost_kind_has_its_own_counter(compiled: Compiled) -> None:
     lost = compiled.places["cpu_state.lost"].size // 8
-    assert lost > max(wire.Kind)  # the probes count at `kind & 7`
-    assert lost == 8  # that mask, plus one
+    assert lost > max(wire.Kind)
+    assert lost == compiled.constants["IR_KIND_SLOTS"]
+    assert lost.bit_count() == 1  # the probes count at `kind & (slots - 1)`

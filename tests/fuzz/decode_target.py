@@ -15,13 +15,14 @@ from agent.events import (
     ExecFailed,
     Exit,
     Fork,
+    Prctl,
     Reported,
     Task,
 )
 from agent.sensor.decode import ArgvPiece, decode
 
 NOISE = b"\xa5" * 37
-_KINDS = (Exec, ExecFailed, Fork, Exit, Access)
+_KINDS = (Exec, ExecFailed, Fork, Exit, Access, Prctl)
 
 
 def one_input(data: bytes) -> Reported | ArgvPiece | None:

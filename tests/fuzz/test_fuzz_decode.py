@@ -9,6 +9,7 @@ from agent.sensor import wire
 from tests.builders import (
     a_failed_exec,
     a_fork,
+    a_prctl,
     an_access,
     an_exec,
     an_exit,
@@ -26,12 +27,16 @@ RECORDS = [
     encode(a_fork()),
     encode(an_exit()),
     encode(an_access(path=b"/proc/1/mem")),
+    encode(a_prctl()),
 ]
 FIXED = {
     kind: one.size
     for kind, one in zip(
         wire.Kind,
-        (wire.EXEC, wire.ARGV, wire.EXEC_FAILED, wire.FORK, wire.EXIT, wire.ACCESS),
+        (
+            *(wire.EXEC, wire.ARGV, wire.EXEC_FAILED, wire.FORK, wire.EXIT),
+            *(wire.ACCESS, wire.PRCTL),
+        ),
         strict=True,
     )
 }
@@ -92,7 +97,7 @@ def test_noise_behind_a_right_head_is_an_event_or_a_clear_error(data: bytes) -> 
     one_input(data)
     filled = lengths_made_right(data)
     found = one_input(filled)
-    assert found is not None or filled[2] == wire.Kind.ACCESS
+    assert found is not None or filled[2] in (wire.Kind.ACCESS, wire.Kind.PRCTL)
 
 
 @settings(deadline=None, max_examples=400)

@@ -188,7 +188,7 @@ def test_a_byte_too_many_is_an_error(event: Event) -> None:
     [
         (0, "<H", 1, "version 1"),
         (2, "<H", 0, "unknown kind 0"),
-        (2, "<H", 7, "unknown kind 7"),
+        (2, "<H", 8, "unknown kind 8"),
         (4, "<I", 40, "40 bytes"),
     ],
 )

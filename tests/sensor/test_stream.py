@@ -330,9 +330,9 @@ def test_the_first_event_of_a_cpu_must_be_its_first_number() -> None:
 
 
 def test_the_kernel_s_counters_are_read_for_every_possible_cpu() -> None:
-    lost = [0] * 8
+    lost = [0] * 16
     lost[wire.Kind.EXEC], lost[wire.Kind.ARGV] = 3, 1
-    raw = wire.CPU_STATE.pack(50, *lost, NOW) + wire.CPU_STATE.pack(*[0] * 10)
+    raw = wire.CPU_STATE.pack(50, *lost, NOW) + wire.CPU_STATE.pack(*[0] * 18)
     first, second = read_cpu_states(raw)
     assert (first.seq, first.lost) == (50, {"exec": 3, "argv": 1})
     assert first.last_lost_ns == NOW

@@ -1,0 +1,116 @@
+"""The periodic sweep: all views of all processes, taken where slowness does no harm.
+
+In: the kernel's lists (sensor) and /proc (process), both as they are. Out: a Sighting
+for the thread that owns the ledger. Nothing here knows the ledger, and nothing here is
+on the path of events.
+"""
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple
+
+from agent.errors import NotPermittedError
+from agent.events import Discrepancy, Listing, Seen
+from agent.process import crossview
+from agent.process.crossview import Look
+from agent.process.mounts import Doubt, DoubtKind
+from agent.process.proc import Proc
+from agent.sensor.tasks import TaskViews
+
+_TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+_PPIDS_EACH = 64
+"""Parents by /proc, asked for so many processes a sweep in turn: it costs most."""
+_WATCH_S = 0.1
+_PAUSE_S = 0.05
+_NOT_COMPARABLE = {
+    DoubtKind.NOT_PROCFS,
+    DoubtKind.PART,
+    DoubtKind.OTHER_NAMESPACE,
+    DoubtKind.INNER_NAMESPACE,
+}
+
+
+class Sighting(NamedTuple):
+    """What one sweep saw; `ran` is empty unless the scheduler was watched."""
+
+    listing: Listing
+    differences: list[Discrepancy]
+    ran: list[Seen]
+
+
+class Sweep:
+    """Takes all views again and again; for one thread."""
+
+    def __init__(self, folder: Path, place: Path = Path("/proc")) -> None:
+        """Open the views pinned in `folder`, and a /proc."""
+        self._opened = ExitStack()
+        self.views = TaskViews(folder)
+        self._opened.callback(self.views.close)
+        self._proc = self._opened.enter_context(Proc.mounted(place))
+        self._private: Proc | None = None
+        with suppress(NotPermittedError, OSError):  # before 5.2 there is none
+            self._private = self._opened.enter_context(Proc.private())
+        self._turns: Iterator[int] = iter(())
+        self.doubts: list[Doubt] = []
+        """Why not to believe the mounted /proc, as of the last sweep."""
+        self.comparable = True
+        """Whether /proc shows the same processes as the kernel's list."""
+
+    def close(self) -> None:
+        """Close everything."""
+        self._opened.close()
+
+    def take(self, *, watch: bool) -> Sighting:
+        """Take all views; `watch` the scheduler, too."""
+        self.doubts = self._proc.doubts(self._private or self._proc)
+        self.comparable = not _NOT_COMPARABLE & {one.kind for one in self.doubts}
+        listing = self.views.listing()
+        ran = self.views.ran(_WATCH_S) if watch else []
+        differences: list[Discrepancy] = []
+        if self.comparable and listing.starts:
+            first = self._look(listing, self._share(listing))
+            differences = crossview.confirmed(first, lambda: self._again(first))
+        return Sighting(listing, differences, ran)
+
+    def _look(self, listing: Listing, share: list[int]) -> Look:
+        """Look once, with one listing for before and after."""
+        chain = self.views.chain() if self.views.independent else None
+        return Look(
+            listing,
+            None
+            if chain is None
+            else {one.key.tgid: one.key.start_ns for one in chain},
+            self._proc.pids(),
+            self._private.pids() if self._private else None,
+            self._parents(share),
+            listing,
+            self._start_of,
+        )
+
+    def _again(self, first: Look) -> Look:
+        time.sleep(_PAUSE_S)
+        before = self.views.listing(changes=False)
+        look = self._look(before, list(first.ppids))
+        return look._replace(after=self.views.listing(changes=False))
+
+    def _share(self, listing: Listing) -> list[int]:
+        """Return whose turn it is to have its parent compared."""
+        turn = [
+            pid for pid in islice(self._turns, _PPIDS_EACH) if pid in listing.starts
+        ]
+        if len(turn) < _PPIDS_EACH:
+            self._turns = iter(listing.starts)
+            turn += islice(self._turns, _PPIDS_EACH - len(turn))
+        return turn
+
+    def _parents(self, share: list[int]) -> dict[int, int]:
+        told = ((pid, self._proc.stat(pid)) for pid in share)
+        return {pid: stat.ppid for pid, stat in told if stat and stat.pid == pid}
+
+    def _start_of(self, pid: int) -> int | None:
+        stat = self._proc.stat(pid)
+        return None if stat is None else stat.start_ticks * _TICK_NS

@@ -54,6 +54,8 @@ FACTS = {
     "requested": "ir.access.requested_pid",
     "creator": "ir.creator.pid",
     "error": "error.code",
+    "verdict": "ir.parentage.verdict",
+    "kind": "ir.discrepancy.kind",
 }
 
 
@@ -323,9 +325,12 @@ class Agent:
             check=False,
         )
 
-    def start(self, **options: Any) -> "Agent":
-        """Start the daemon and return when it says that it is ready."""
-        argv = [*self.argv("run"), *self.options]
+    def start(self, *under: str, **options: Any) -> "Agent":
+        """Start the daemon and return when it says that it is ready.
+
+        `under` is a command that executes the daemon as its last argument.
+        """
+        argv = [*under, *self.argv("run"), *self.options]
         with self._log.open("wb") as log:
             self.process = subprocess.Popen(
                 argv, stdin=subprocess.DEVNULL, stderr=log, **options
@@ -471,9 +476,10 @@ def _build(source: Path, program: Path, *flags: str) -> bool:
 
 
 def build_all(folder: Path) -> None:
-    """Build every trigger into `folder`."""
+    """Build every trigger into `folder`; X.so.c is a library to be preloaded."""
     for source in SOURCES.glob("*.c"):
-        _build(source, folder / source.stem, *FLAGS)
+        flags = ("-shared", "-fPIC") if source.stem.endswith(".so") else ()
+        _build(source, folder / source.stem, *FLAGS, *flags)
     for variant, (source_name, flag) in VARIANTS.items():
         _build(SOURCES / source_name, folder / variant, *FLAGS, flag)
     _build(BENCH / "storm.c", folder / "storm", "-O2", "-static")
@@ -543,3 +549,14 @@ def agent_factory(trigger: Triggers, tmp_path: Path) -> Iterator[Callable[..., A
     finally:
         for agent in made:
             agent.clean()
+
+
+@pytest.fixture
+def sweeping(
+    agent_factory: Callable[..., Agent], tmp_path: Path
+) -> Callable[..., Agent]:
+    """Makes agents that hold all views against each other as often as they can."""
+    config = tmp_path / "sweeping.yaml"
+    config.write_text("sweep_seconds: 0.2\nheartbeat_seconds: 0.5\n")
+    config.chmod(0o600)
+    return lambda *options: agent_factory("--config", str(config), *options)

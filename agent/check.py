@@ -9,14 +9,15 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from agent.checks import probes
-from agent.commandline import Parser
+from agent.checks import hidden, parentage, probes, process
+from agent.checks.finding import Finding, gravest
+from agent.commandline import Parser, progress
 from agent.config import Config
 from agent.errors import AgentError, CorruptError, UsageError
 from agent.sinks.scan import Follower
@@ -25,8 +26,8 @@ from agent.sinks.verify import Report, verify
 
 _DAMAGED, _UNKNOWN = 2, 3
 _FOLLOW_S = 0.2
-_COMMANDS = ("host", "records", "verify")
-_CHECKS = ("probes",)
+_COMMANDS = ("host", "process", "records", "verify")
+_CHECKS = ("probes", "parentage", "hidden")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -66,8 +67,17 @@ def _parser() -> argparse.ArgumentParser:
     host.add_argument(
         "--only", type=_checks, default=_CHECKS, metavar="CHECK,…", help="these checks"
     )
-    for folder in ("runtime", "pins"):
-        host.add_argument(f"--{folder}", default=getattr(Config(), folder))
+    host.add_argument(
+        "--deep",
+        action="store_true",
+        help="ask for every pid there may be, and watch the scheduler",
+    )
+    host.add_argument("--runtime", default=Config().runtime, help="the runtime folder")
+    process = commands.add_parser("process", help="who is this, and is that true")
+    process.set_defaults(command=_process)
+    process.add_argument("who", metavar="PID|ENTITY", help="a pid, or an entity id")
+    for one in (host, process):
+        one.add_argument("--pins", default=Config().pins, help="the pins folder")
     records = commands.add_parser("records", help="show the records of this node")
     records.set_defaults(command=_records)
     records.add_argument("--follow", action="store_true", help="go on as they come")
@@ -81,7 +91,7 @@ def _parser() -> argparse.ArgumentParser:
     check = commands.add_parser("verify", help="verify the hash chain of the records")
     check.set_defaults(command=_verify)
     check.add_argument("directory", nargs="?", type=Path, help="default STATE/records")
-    for one in (host, records, check):
+    for one in (host, process, records, check):
         one.add_argument("--state", default=Config().state, help="the state folder")
         one.add_argument("--json", action="store_true", help="JSON output")
     return parser
@@ -97,9 +107,29 @@ def _checks(text: str) -> tuple[str, ...]:
 
 
 def _host(options: argparse.Namespace) -> int:
-    finding = probes.check(Path(options.runtime), Path(options.pins))
-    print(probes.render(finding, as_json=options.json), flush=True)
-    return finding.exit_code
+    pins, state = Path(options.pins), Path(options.state)
+    deep = progress("pids") if options.deep else None
+    checks: dict[str, Callable[[], Finding]] = {
+        "probes": lambda: probes.check(Path(options.runtime), pins),
+        "parentage": lambda: parentage.check(pins, state),
+        "hidden": lambda: hidden.check(pins, deep),
+    }
+    found = {name: checks[name]() for name in options.only}
+    if options.json:
+        documents = {name: one.document for name, one in found.items()}
+        print(msgspec.json.encode(documents).decode(), flush=True)
+    else:
+        print("\n\n".join("\n".join(one.lines) for one in found.values()), flush=True)
+    return gravest(one.exit_code for one in found.values())
+
+
+def _process(options: argparse.Namespace) -> int:
+    found = process.check(options.who, Path(options.pins), Path(options.state))
+    if options.json:
+        print(msgspec.json.encode(found.document).decode(), flush=True)
+    else:
+        print("\n".join(found.lines), flush=True)
+    return found.exit_code
 
 
 def _records(options: argparse.Namespace) -> int:

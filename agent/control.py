@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 import structlog
 
+from agent.checks.finding import Finding
 from agent.commandline import Parser
 from agent.config import Config, check, read_config
 from agent.errors import AgentError, NotPermittedError
@@ -137,9 +138,7 @@ def _load(config: Config, options: argparse.Namespace) -> int:
             folder, config.ring_bytes, config.cache, config.forbidden_rungs
         )
     status.save(runtime, states)
-    found = probes.Finding(states, "", status.exit_code(states))
-    print(probes.render(found, as_json=options.json))
-    return found.exit_code
+    return _show(probes.finding(states), as_json=options.json)
 
 
 def _unload(config: Config, options: argparse.Namespace) -> int:
@@ -159,7 +158,12 @@ def _status(config: Config, options: argparse.Namespace) -> int:
     from agent.checks import probes  # noqa: PLC0415
 
     found = probes.check(Path(config.runtime), Path(config.pins))
-    print(probes.render(found, as_json=options.json))
+    return _show(found, as_json=options.json)
+
+
+def _show(found: Finding, *, as_json: bool) -> int:
+    document = msgspec.json.encode(found.document).decode()
+    print(document if as_json else "\n".join(found.lines))
     return found.exit_code
 
 

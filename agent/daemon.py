@@ -270,7 +270,12 @@ class Daemon:
         suspects, pipeline.suspects = pipeline.suspects, {}
         census = self._census
         found = census.take(sighting.listing, suspects.values(), sighting.ran)
-        found += census.first_told(sighting.differences)
+        found += census.first_told(sighting.differences) + sighting.covered
+        for doubt in sighting.doubts:
+            log.warning("proc_doubted", kind=doubt.kind, reason=doubt.text)
+            told = {"kind": doubt.kind, "reason": doubt.text}
+            at = sighting.listing.taken_ns
+            pipeline.batch.tell("proc-doubted", {"doubt": told}, at, "alert")
         for one in found:
             log.error("discrepancy", pid=one.key.tgid, kind=one.kind, reason=one.why)
             pipeline.disagree(one)

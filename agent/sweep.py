@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from agent.errors import NotPermittedError
-from agent.events import Discrepancy, Listing, Seen
+from agent.events import Discrepancy, Listing, ProcessKey, Seen, Verdict
 from agent.process import crossview
 from agent.process.crossview import Look
 from agent.process.mounts import Doubt, DoubtKind
@@ -35,11 +35,17 @@ _NOT_COMPARABLE = {
 
 
 class Sighting(NamedTuple):
-    """What one sweep saw; `ran` is empty unless the scheduler was watched."""
+    """What one sweep saw; `ran` is empty unless the scheduler was watched.
+
+    `covered` are processes over whose folder in /proc something is mounted, `doubts`
+    all other reasons not to believe /proc; both are told once for as long as they hold.
+    """
 
     listing: Listing
     differences: list[Discrepancy]
     ran: list[Seen]
+    covered: list[Discrepancy]
+    doubts: list[Doubt]
 
 
 class Sweep:
@@ -50,11 +56,12 @@ class Sweep:
         self._opened = ExitStack()
         self.views = TaskViews(folder)
         self._opened.callback(self.views.close)
-        self._proc = self._opened.enter_context(Proc.mounted(place))
-        self._private: Proc | None = None
+        self.proc = self._opened.enter_context(Proc.mounted(place))
+        self.private: Proc | None = None
         with suppress(NotPermittedError, OSError):  # before 5.2 there is none
-            self._private = self._opened.enter_context(Proc.private())
+            self.private = self._opened.enter_context(Proc.private())
         self._turns: Iterator[int] = iter(())
+        self._told: set[Doubt] = set()
         self.doubts: list[Doubt] = []
         """Why not to believe the mounted /proc, as of the last sweep."""
         self.comparable = True
@@ -66,15 +73,35 @@ class Sweep:
 
     def take(self, *, watch: bool) -> Sighting:
         """Take all views; `watch` the scheduler, too."""
-        self.doubts = self._proc.doubts(self._private or self._proc)
-        self.comparable = not _NOT_COMPARABLE & {one.kind for one in self.doubts}
+        self.doubt()
         listing = self.views.listing()
         ran = self.views.ran(_WATCH_S) if watch else []
         differences: list[Discrepancy] = []
         if self.comparable and listing.starts:
             first = self._look(listing, self._share(listing))
             differences = crossview.confirmed(first, lambda: self._again(first))
-        return Sighting(listing, differences, ran)
+        fresh = [one for one in self.doubts if one not in self._told]
+        self._told = set(self.doubts)
+        covers = [one for one in fresh if _covers_one_of(listing, one)]
+        return Sighting(
+            listing,
+            differences,
+            ran,
+            [_covered(listing, one) for one in covers],
+            [one for one in fresh if one not in covers],
+        )
+
+    def doubt(self) -> None:
+        """Ask again how far the mounted /proc can be believed."""
+        self.doubts = self.proc.doubts(self.private or self.proc)
+        self.comparable = not _NOT_COMPARABLE & {one.kind for one in self.doubts}
+
+    def compare(self, listing: Listing) -> list[Discrepancy]:
+        """Hold all views against each other, for each process its parent, too."""
+        if not self.comparable:
+            return []
+        first = self._look(listing, list(listing.starts))
+        return crossview.confirmed(first, lambda: self._again(first))
 
     def _look(self, listing: Listing, share: list[int]) -> Look:
         """Look once, with one listing for before and after."""
@@ -84,8 +111,8 @@ class Sweep:
             None
             if chain is None
             else {one.key.tgid: one.key.start_ns for one in chain},
-            self._proc.pids(),
-            self._private.pids() if self._private else None,
+            self.proc.pids(),
+            self.private.pids() if self.private else None,
             self._parents(share),
             listing,
             self._start_of,
@@ -108,9 +135,25 @@ class Sweep:
         return turn
 
     def _parents(self, share: list[int]) -> dict[int, int]:
-        told = ((pid, self._proc.stat(pid)) for pid in share)
+        told = ((pid, self.proc.stat(pid)) for pid in share)
         return {pid: stat.ppid for pid, stat in told if stat and stat.pid == pid}
 
     def _start_of(self, pid: int) -> int | None:
-        stat = self._proc.stat(pid)
+        stat = self.proc.stat(pid)
         return None if stat is None else stat.start_ticks * _TICK_NS
+
+
+def _covers_one_of(listing: Listing, doubt: Doubt) -> bool:
+    return doubt.kind is DoubtKind.COVERED and doubt.pid in listing.starts
+
+
+def _covered(listing: Listing, doubt: Doubt) -> Discrepancy:
+    """Say so of the process; no race can mount something, so one look is enough."""
+    return Discrepancy(
+        ProcessKey(doubt.pid, listing.starts[doubt.pid]),
+        Verdict.HIDDEN_FROM_PROC,
+        doubt.text,
+        listing.taken_ns,
+        listing.taken_ns,
+        {crossview.LIST: True, crossview.PROC: False},
+    )

@@ -7,45 +7,38 @@ not, 2 when none is, 3 when it could not be looked at.
 
 import os
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
 from agent import clock
+from agent.checks.finding import UNKNOWN, Finding
 from agent.sensor import status
 from agent.sensor.hooks import HookState
 from agent.sensor.status import Standing
 from agent.sinks.text import rfc3339
 
-_COULD_NOT_LOOK = 3
-
-
-class Finding(NamedTuple):
-    """What the check found; `note` says what it could not see."""
-
-    states: list[HookState]
-    note: str
-    exit_code: int
-
 
 def check(runtime: Path, folder: Path) -> Finding:
     """Look at the hooks of one agent; only root can hold them against the pins."""
     if os.geteuid() == 0:
-        states = status.current(runtime, folder)
-        return Finding(states, "", status.exit_code(states))
+        return finding(status.current(runtime, folder))
     states = status.reported(runtime)
     if not states:
         note = "no loader has left word here, and only root may look at the pins"
-        return Finding([], note, _COULD_NOT_LOOK)
-    note = "as the loader left it: only root may look at the pins"
-    return Finding(states, note, status.exit_code(states))
+        return finding([], note)._replace(exit_code=UNKNOWN)
+    return finding(states, "as the loader left it: only root may look at the pins")
 
 
-def render(finding: Finding, *, as_json: bool) -> str:
-    """Return a table for a person, or one JSON document."""
-    senses = status.standings(finding.states)
-    if as_json:
-        return msgspec.json.encode(_document(finding, senses)).decode()
+def finding(states: list[HookState], note: str = "") -> Finding:
+    """Say of hooks where each sense stands; `note` is what could not be seen."""
+    senses = status.standings(states)
+    return Finding(
+        _table(senses, note), _document(states, senses, note), status.exit_code(states)
+    )
+
+
+def _table(senses: list[Standing], note: str) -> list[str]:
     rows = [("SENSE", "RUNG", "STATE", "PROVEN AT")]
     rows += [(s.sense, s.rung or "-", s.state, _when(s.proven_ns)) for s in senses]
     widths = [max(len(row[i]) for row in rows) for i in range(3)]
@@ -53,17 +46,19 @@ def render(finding: Finding, *, as_json: bool) -> str:
         "  ".join([*(row[i].ljust(widths[i]) for i in range(3)), row[3]]).rstrip()
         for row in rows
     ]
-    notes = [note for sense in senses for note in _notes(sense)]
-    notes += [finding.note] if finding.note else []
-    return "\n".join([*lines, *([""] if notes else []), *notes])
+    notes = [one for sense in senses for one in _notes(sense)]
+    notes += [note] if note else []
+    return [*lines, *([""] if notes else []), *notes]
 
 
-def _document(finding: Finding, senses: list[Standing]) -> dict[str, Any]:
+def _document(
+    states: list[HookState], senses: list[Standing], note: str
+) -> dict[str, Any]:
     told = [
         {**msgspec.structs.asdict(one), "proven_at": _when(one.proven_ns)}
         for one in senses
     ]
-    return {"senses": told, "hooks": finding.states, "note": finding.note}
+    return {"senses": told, "hooks": states, "note": note}
 
 
 def _when(bt_ns: int) -> str:

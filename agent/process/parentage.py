@@ -71,10 +71,8 @@ class Parentages:
 
     def _contradiction(self, process: Process, task: Task, left: ProcessKey) -> str:
         """Say what can't be, or nothing."""
-        if task.leader != task.key.tgid:
-            return f"its thread group's leader is {task.leader}"
-        if task.parent != task.real_parent and not task.ptrace:
-            return f"parent is {task.parent.tgid}, and nobody traces it"
+        if why := contradiction(task):
+            return why
         if left == NOBODY:
             return ""
         if self._lives(left):
@@ -95,6 +93,15 @@ class Parentages:
             return True  # the chain breaks off: nothing is known against it
         known = any(reaper == ancestor.key for ancestor in lineage.ancestors)
         return known or reaper.tgid == 1 or self._reaps(reaper)
+
+
+def contradiction(task: Task) -> str:
+    """Say what can't be in the facts of one task alone, or nothing."""
+    if task.leader != task.key.tgid:
+        return f"its thread group's leader is {task.leader}"
+    if task.parent != task.real_parent and not task.ptrace:
+        return f"parent is {task.parent.tgid}, and nobody traces it"
+    return ""
 
 
 def _verdict(process: Process, task: Task, *, forged: bool) -> Verdict:

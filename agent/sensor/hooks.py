@@ -275,6 +275,12 @@ def _requested(program: str, how: How, target: str) -> Hook:
     return Hook(program, how, target, program, (WALKS_PLAIN,))
 
 
+_CHAIN = (
+    _requested("walk_chain", How.TEST_RUN, "task chain"),
+    _requested("tell_task", How.TEST_RUN, "one task"),
+)
+_SCHEDULER = (_requested("on_switch", How.ON_REQUEST, "sched_switch"),)
+
 SENSES = (
     Sense("exec", _life("on_exec", "sched_process_exec", "exec")),
     Sense("fork", _life("on_fork", "sched_process_fork", "fork")),
@@ -354,26 +360,8 @@ SENSES = (
             ),
         ),
     ),
-    Sense(
-        "task chain",
-        (
-            Rung(
-                "test_run",
-                (
-                    _requested("walk_chain", How.TEST_RUN, "task chain"),
-                    _requested("tell_task", How.TEST_RUN, "one task"),
-                ),
-            ),
-        ),
-    ),
-    Sense(
-        "scheduler",
-        (
-            Rung(
-                "on_request", (_requested("on_switch", How.ON_REQUEST, "sched_switch"),)
-            ),
-        ),
-    ),
+    Sense("task chain", (Rung("test_run", _CHAIN),)),
+    Sense("scheduler", (Rung("on_request", _SCHEDULER),)),
     Sense(
         GUARD,
         (

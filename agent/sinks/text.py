@@ -169,6 +169,11 @@ def safe(word: str) -> str:
     return repr(word)
 
 
+def sentence(said: str) -> str:
+    """Return words with blanks as they are; what can't be printed is escaped."""
+    return said if said.isprintable() else ascii(said)[1:-1]
+
+
 class Users:
     """Names of user ids, for processes in the host's user namespace only.
 

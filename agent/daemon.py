@@ -105,7 +105,9 @@ class Daemon:
     def _join(self, tap: Tap, sweep: Sweep) -> None:
         """Make the path, and the ledger of those who live already."""
         ledger = Ledger(self._config.processes)
-        for task in sweep.views.tasks():
+        snapshot = sweep.views.tasks()
+        ledger.snapshot_ns = clock.boot_ns()
+        for task in snapshot:
             ledger.observe(task, *procfs.describe(task))
         self._host = host_facts()
         self._renderer = Renderer(self._host, self._slow.clock)

@@ -18,7 +18,6 @@ from agent.events import (
     Parentage,
     Process,
     ProcessKey,
-    Task,
     Verdict,
 )
 from agent.process import procfs
@@ -54,8 +53,8 @@ class Pipeline:
         """Events recorded by this run."""
         self.lost = 0
         """Events reported as lost by this run."""
-        self.suspects: dict[ProcessKey, Task] = {}
-        """Who looked forged at an event, and was not looked at again yet."""
+        self.suspects: dict[ProcessKey, Exec | Fork] = {}
+        """Who looked forged at which event, and was not looked at again yet."""
         self.discrepancies = 0
         """How often sources were found to disagree about a process."""
 
@@ -105,9 +104,9 @@ class Pipeline:
         """Judge at birth and at each program; a forged one is looked at once more."""
         if type(event) is not Exec and type(event) is not Fork:
             return None
-        told = self.parentages.of(process, event.task)
+        told = self.parentages.of(process, event.task, event.bt_ns)
         if told.verdict is Verdict.FORGED:
-            self.suspects[process.key] = event.task
+            self.suspects[process.key] = event
         return told
 
     def disagree(self, found: Discrepancy) -> None:

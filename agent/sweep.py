@@ -7,16 +7,14 @@ on the path of events.
 
 import os
 import time
-from collections.abc import Iterator
 from contextlib import ExitStack, suppress
-from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
 from agent.errors import NotPermittedError
 from agent.events import Discrepancy, Listing, ProcessKey, Seen, Verdict
 from agent.process import crossview
-from agent.process.crossview import Look
+from agent.process.crossview import Look, Turns
 from agent.process.mounts import Doubt, DoubtKind
 from agent.process.proc import Proc
 from agent.sensor.tasks import TaskViews
@@ -60,7 +58,7 @@ class Sweep:
         self.private: Proc | None = None
         with suppress(NotPermittedError, OSError):  # before 5.2 there is none
             self.private = self._opened.enter_context(Proc.private())
-        self._turns: Iterator[int] = iter(())
+        self._turns = Turns(_PPIDS_EACH)
         self._told: set[Doubt] = set()
         self.doubts: list[Doubt] = []
         """Why not to believe the mounted /proc, as of the last sweep."""
@@ -78,7 +76,7 @@ class Sweep:
         ran = self.views.ran(_WATCH_S) if watch else []
         differences: list[Discrepancy] = []
         if self.comparable and listing.starts:
-            first = self._look(listing, self._share(listing))
+            first = self._look(listing, self._turns.next(listing.starts))
             differences = crossview.confirmed(first, lambda: self._again(first))
         fresh = [one for one in self.doubts if one not in self._told]
         self._told = set(self.doubts)
@@ -124,23 +122,14 @@ class Sweep:
         look = self._look(before, list(first.ppids))
         return look._replace(after=self.views.listing(changes=False))
 
-    def _share(self, listing: Listing) -> list[int]:
-        """Return whose turn it is to have its parent compared."""
-        turn = [
-            pid for pid in islice(self._turns, _PPIDS_EACH) if pid in listing.starts
-        ]
-        if len(turn) < _PPIDS_EACH:
-            self._turns = iter(listing.starts)
-            turn += islice(self._turns, _PPIDS_EACH - len(turn))
-        return turn
-
     def _parents(self, share: list[int]) -> dict[int, int]:
         told = ((pid, self.proc.stat(pid)) for pid in share)
         return {pid: stat.ppid for pid, stat in told if stat and stat.pid == pid}
 
     def _start_of(self, pid: int) -> int | None:
-        stat = self.proc.stat(pid)
-        return None if stat is None else stat.start_ticks * _TICK_NS
+        if stat := self.proc.stat(pid):
+            return stat.start_ticks * _TICK_NS
+        return 0 if pid in self.proc.pids() else None
 
 
 def _covers_one_of(listing: Listing, doubt: Doubt) -> bool:

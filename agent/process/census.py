@@ -8,13 +8,14 @@ was never met is observed, and whose end was not seen is taken as ended.
 
 from collections import Counter
 from collections.abc import Callable, Collection
+from typing import Any, NamedTuple
 
 from agent.events import (
     Discrepancy,
     Listing,
     Parentage,
-    Process,
     ProcessKey,
+    Reported,
     Seen,
     Task,
     Verdict,
@@ -24,12 +25,19 @@ from agent.process.parentage import Parentages
 from agent.process.procfs import Description
 
 RAN_UNLISTED = "ran_unlisted"
-"""The scheduler ran it, and no list of the kernel has it."""
+"""The scheduler ran it, or it acted, and no list of the kernel has it."""
 
 _MARGIN_NS = 1_000_000_000
 """A process has its start time some time before it is in the list."""
-_MAX_TOLD = 4096
+_MAX_KEPT = 4096
 _USUAL = (Verdict.CONSISTENT, Verdict.UNKNOWN_BEFORE_START)
+
+
+class _Doubt(NamedTuple):
+    """Looked forged at `first_ns`: in a listing, as this task, or at an event."""
+
+    first_ns: int
+    task: Task | None
 
 
 class Census:
@@ -45,11 +53,12 @@ class Census:
         """Begin; who was born after `began_ns` should have been met by its birth."""
         self._ledger, self._parentages = ledger, parentages
         self._describe, self._began_ns = describe, began_ns
-        self._doubted: dict[ProcessKey, tuple[Task, int]] = {}
+        self._doubted: dict[ProcessKey, _Doubt] = {}
         self._vanished: dict[ProcessKey, int] = {}
+        self._ran: dict[ProcessKey, int] = {}
+        self._runs: set[ProcessKey] = set()
         self._told: dict[tuple[ProcessKey, str], None] = {}
         self._odd: dict[ProcessKey, Verdict] = {}
-        self._ran: dict[ProcessKey, int] = {}
         self.births_unseen = 0
         """Processes born in our time that only the list told of."""
         self.ends_unseen = 0
@@ -58,7 +67,10 @@ class Census:
     @property
     def searching(self) -> bool:
         """Whether somebody is gone from the list, and the scheduler may know of him."""
-        return bool(self._vanished or self._ran)
+        told = self._told
+        return bool(self._vanished) or any(
+            (key, RAN_UNLISTED) not in told for key in self._runs
+        )
 
     @property
     def verdicts(self) -> dict[str, int]:
@@ -66,18 +78,14 @@ class Census:
         return dict(Counter(self._odd.values()))
 
     def take(
-        self, listing: Listing, suspects: Collection[Task], ran: Collection[Seen]
+        self, listing: Listing, suspects: Collection[Reported], ran: Collection[Seen]
     ) -> list[Discrepancy]:
-        """Take a listing in; `suspects` looked forged at an event, `ran` have run.
+        """Take a listing in, with what events and the scheduler say.
 
-        Returns what two listings have shown by now, each once.
+        `suspects` are events whose task looked forged, `ran` who ran after the listing.
+        Returns what two looks have shown by now, each once.
         """
-        found = self._second_look(listing)
-        for task in listing.changed:
-            if self._judge(task).verdict is Verdict.FORGED:
-                self._doubted.setdefault(task.key, (task, listing.taken_ns))
-        for task in suspects:
-            self._doubted.setdefault(task.key, (task, task.key.start_ns))
+        found = self._forged(listing, suspects)
         found += self._unlisted(listing, ran)
         found += self._revived(listing)
         self._bury(listing)
@@ -85,84 +93,92 @@ class Census:
 
     def first_told(self, found: list[Discrepancy]) -> list[Discrepancy]:
         """Keep what was not told of the same process before."""
-        fresh = [one for one in found if (one.key, one.kind) not in self._told]
-        self._told.update(dict.fromkeys((one.key, one.kind) for one in fresh))
-        while len(self._told) > _MAX_TOLD:
-            del self._told[next(iter(self._told))]
+        fresh = []
+        for one in found:
+            about = one.key, one.kind
+            if about not in self._told:
+                fresh.append(one)
+            self._told.pop(about, None)  # who is found again is forgotten last
+            self._told[about] = None
+        _trim(self._told)
         return fresh
 
-    def _judge(self, task: Task) -> Parentage:
+    def _forged(
+        self, listing: Listing, suspects: Collection[Reported]
+    ) -> list[Discrepancy]:
+        """Judge who has changed; who was doubted before has its second look."""
+        doubted = {one.task.key: _Doubt(one.bt_ns, None) for one in suspects}
+        doubted |= self._doubted
+        self._doubted, found = {}, []
+        for task in _looked_at(listing, doubted):
+            told = self._judge(task)
+            doubt = doubted.pop(task.key, None)
+            if told is None or told.verdict is not Verdict.FORGED:
+                continue
+            if doubt is None:
+                self._doubted[task.key] = _Doubt(listing.taken_ns, task)
+            else:
+                self._odd[task.key] = Verdict.FORGED
+                found.append(_disowned(task, told, doubt.first_ns, listing.taken_ns))
+        for key, doubt in doubted.items():
+            if doubt.task is None and doubt.first_ns >= listing.taken_ns:
+                self._doubted[key] = doubt  # this listing is older than the event
+        return found
+
+    def _judge(self, task: Task) -> Parentage | None:
+        """Judge by the ledger, mending it; None for who came and went meanwhile."""
         entry = self._ledger.get(task.key)
-        if entry is None:
-            self.births_unseen += task.key.start_ns > self._began_ns
-            described = self._describe(task)
-            entry = self._ledger.observe(task, *described)
-        else:
+        if entry is not None:
             self._ledger.observe(task, b"", b"")
+        elif self._parentages.lives(task.key):
+            self.births_unseen += task.key.start_ns > self._began_ns
+            entry = self._ledger.observe(task, *self._describe(task))
+        else:
+            return None
         told = self._parentages.of(entry, task)
         if told.verdict in _USUAL:
             self._odd.pop(task.key, None)
-        else:
+        elif told.verdict is not Verdict.FORGED:  # that counts when it is confirmed
             self._odd[task.key] = told.verdict
         return told
 
-    def _second_look(self, listing: Listing) -> list[Discrepancy]:
-        """Judge the doubted by this listing; who is not in it has ended."""
-        changed = {task.key: task for task in listing.changed}
-        found = []
-        doubted, self._doubted = self._doubted, {}
-        for key, (task, first_ns) in doubted.items():
-            if listing.starts.get(key.tgid) != key.start_ns:
-                continue
-            now = changed.get(key, task)
-            told = self._judge(now)
-            if told.verdict is Verdict.FORGED:
-                found.append(
-                    Discrepancy(
-                        key,
-                        told.verdict,
-                        told.why,
-                        first_ns,
-                        listing.taken_ns,
-                        parentage=told,
-                        comm=now.image.comm,
-                    )
-                )
-        return found
-
     def _unlisted(self, listing: Listing, ran: Collection[Seen]) -> list[Discrepancy]:
-        """Find who ran after a listing that should have had it, twice."""
-        found, before = [], self._ran
-        self._ran = {}
+        """Find who ran after a listing that should have had it, and did so before."""
+        found = []
+        self._runs = set()
         for seen in ran:
             key = seen.key
-            old = key.start_ns < listing.taken_ns - _MARGIN_NS
-            listed = listing.starts.get(key.tgid) == key.start_ns
-            if listed or not old or seen.bt_ns < listing.taken_ns:
+            young = key.start_ns >= listing.taken_ns - _MARGIN_NS
+            if young or _lists(listing, key) or seen.bt_ns < listing.taken_ns:
                 continue
-            self._ran[key] = seen.bt_ns
-            self._vanished.pop(key, None)
-            if key in before:
+            self._runs.add(key)
+            first_ns = self._ran.setdefault(key, seen.bt_ns)
+            if first_ns < listing.taken_ns:
                 found.append(
                     Discrepancy(
                         key,
                         RAN_UNLISTED,
                         "the scheduler ran it, and the kernel's list does not have it",
-                        before[key],
+                        first_ns,
                         seen.bt_ns,
                         {"scheduler": True, "task list": False},
                         comm=seen.comm,
                     )
                 )
+        _trim(self._ran)
         return found
 
     def _revived(self, listing: Listing) -> list[Discrepancy]:
-        """Find who acted after two listings had lost it."""
-        revived, self._ledger.revived = self._ledger.revived, []
-        why = "an event of it came after the kernel's list had lost it"
+        """Find who was met after two listings had lost it."""
+        revived, self._ledger.revived = self._ledger.revived, {}
+        self.ends_unseen -= len(revived)
+        why = "the kernel's list had lost it, and it was not gone"
         views = {"task list": False, "birth ledger": True}
-        at = listing.taken_ns
-        return [Discrepancy(key, RAN_UNLISTED, why, at, at, views) for key in revived]
+        now = listing.taken_ns
+        return [
+            Discrepancy(key, RAN_UNLISTED, why, lost_ns, now, views)
+            for key, lost_ns in revived.items()
+        ]
 
     def _bury(self, listing: Listing) -> None:
         """Take as ended who was missing from this listing and the one before."""
@@ -171,18 +187,51 @@ class Census:
         before, self._vanished = self._vanished, {}
         for entry in list(self._ledger.living()):
             key = entry.key
-            if listing.starts.get(key.tgid) == key.start_ns or key in self._ran:
+            if _lists(listing, key) or key in self._runs:
                 continue
             if key in before:
-                self._end(entry, before[key])
+                self._ledger.end_unseen(entry, before[key])
+                self.ends_unseen += 1
             elif key.start_ns < listing.taken_ns - _MARGIN_NS:
                 self._vanished[key] = listing.taken_ns
         self._odd = {
-            key: verdict
-            for key, verdict in self._odd.items()
-            if listing.starts.get(key.tgid) == key.start_ns
+            key: verdict for key, verdict in self._odd.items() if _lists(listing, key)
         }
 
-    def _end(self, entry: Process, at_ns: int) -> None:
-        self._ledger.end_unseen(entry, at_ns)
-        self.ends_unseen += 1
+
+def _lists(listing: Listing, key: ProcessKey) -> bool:
+    return listing.starts.get(key.tgid) == key.start_ns
+
+
+def _looked_at(listing: Listing, doubted: dict[ProcessKey, _Doubt]) -> list[Task]:
+    """Return who has changed, and the doubted who have not, as this listing has them.
+
+    Not by an event's word: unless the listing says that it changed, it is as it was
+    when it was judged, so the event saw something that has passed.
+    """
+    changed = {task.key for task in listing.changed}
+    again = [
+        doubt.task
+        for key, doubt in doubted.items()
+        if doubt.task and key not in changed and _lists(listing, key)
+    ]
+    return listing.changed + again
+
+
+def _trim(kept: dict[Any, Any]) -> None:
+    while len(kept) > _MAX_KEPT:
+        del kept[next(iter(kept))]
+
+
+def _disowned(
+    task: Task, told: Parentage, first_ns: int, confirmed_ns: int
+) -> Discrepancy:
+    return Discrepancy(
+        task.key,
+        told.verdict,
+        told.why,
+        first_ns,
+        confirmed_ns,
+        parentage=told,
+        comm=task.image.comm,
+    )

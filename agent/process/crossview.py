@@ -6,8 +6,9 @@ between, so a view that was read between must have it; and whatever differs must
 again, for the same process, in a second look.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
+from itertools import islice
 from typing import NamedTuple
 
 from agent.events import Discrepancy, Listing, ProcessKey, Verdict
@@ -23,7 +24,8 @@ class Look(NamedTuple):
 
     `chain` has start times by tgid, `proc` and `private` are pids. `ppids` has what
     /proc says of the parents of some. `start_of` gives the start (ns, to the clock
-    tick) that /proc shows for a pid, or None.
+    tick) that /proc shows for a pid: 0 when it shows none, None when it does not list
+    the pid any more.
     """
 
     before: Listing
@@ -36,19 +38,38 @@ class Look(NamedTuple):
 
 
 class Difference(NamedTuple):
-    """What is wrong with one process, and which views have it."""
+    """What is wrong with one process; `views` says which have it, unless all do."""
 
     kind: str
     why: str
     views: dict[str, bool]
 
 
+class Turns:
+    """Whose turn it is, where asking everybody at every look would cost too much."""
+
+    def __init__(self, each: int) -> None:
+        """Give so many turns at a time."""
+        self._each = each
+        self._rest: Iterator[int] = iter(())
+
+    def next(self, everybody: Mapping[int, object]) -> list[int]:
+        """Return some who are there; each one's turn comes before anybody's second."""
+        turn = list(islice(self._rest, self._each))
+        if len(turn) < self._each:
+            self._rest = iter(everybody)
+            turn += islice(self._rest, self._each - len(turn))
+        return [pid for pid in turn if pid in everybody]
+
+
 def compare(look: Look) -> dict[ProcessKey, Difference]:
     """Return who is not in all views alike."""
-    return _hidden(look) | _only_in_proc(look) | _not_listed(look) | _misnamed(look)
+    keys = _missing(look) | _only_in_chain(look) | _only_in_proc(look)
+    differing = {key: _difference(_views(look, key)) for key in keys}
+    return _misnamed(look) | differing
 
 
-def _hidden(look: Look) -> dict[ProcessKey, Difference]:
+def _missing(look: Look) -> set[ProcessKey]:
     """Find who is in the kernel's list all the time, and missing elsewhere."""
     starts, after = look.before.starts, look.after.starts
     missing = starts.keys() - look.proc
@@ -57,50 +78,46 @@ def _hidden(look: Look) -> dict[ProcessKey, Difference]:
     if look.chain is not None:
         missing |= {tgid for tgid, _ in starts.items() - look.chain.items()}
     return {
-        ProcessKey(tgid, starts[tgid]): _describe(look, tgid, starts[tgid])
+        ProcessKey(tgid, starts[tgid])
         for tgid in missing
         if after.get(tgid) == starts[tgid]
     }
 
 
-def _describe(look: Look, tgid: int, start: int) -> Difference:
-    views = _views(look, tgid, start)
-    if not views[PROC]:
+def _only_in_chain(look: Look) -> set[ProcessKey]:
+    """Find who stands in the chain of tasks and is not in the list."""
+    chain = look.chain or {}
+    return {
+        ProcessKey(tgid, start)
+        for tgid, start in chain.items() - look.before.starts.items()
+        if look.after.starts.get(tgid) != start
+    }
+
+
+def _only_in_proc(look: Look) -> set[ProcessKey]:
+    """Find folders of /proc for which the kernel has no process."""
+    unlisted = look.proc - look.before.starts.keys() - look.after.starts.keys()
+    starts = {pid: look.start_of(pid) for pid in unlisted - (look.chain or {}).keys()}
+    return {ProcessKey(pid, at) for pid, at in starts.items() if at is not None}
+
+
+def _difference(views: dict[str, bool]) -> Difference:
+    """Say what it is called that these views have a process and those have not."""
+    kind: str = Verdict.HIDDEN_FROM_PROC
+    if not views[LIST] and not views.get(CHAIN):
+        kind = Verdict.ONLY_IN_PROC
+        why = "/proc lists it, and the kernel has no such process"
+    elif not views[LIST]:
+        why = "the kernel's list of processes does not have it; its chain of tasks does"
+        kind = HIDDEN_FROM_LIST if views[PROC] else kind
+    elif not views[PROC]:
         beside = views.get(PRIVATE, False)
         why = "/proc does not list it" + (", one of our own does" if beside else "")
-        return Difference(Verdict.HIDDEN_FROM_PROC, why, views)
-    if not views.get(CHAIN, True):
-        why = "the kernel's chain of tasks does not hold it"
-        return Difference(HIDDEN_FROM_CHAIN, why, views)
-    why = "a /proc of our own does not list it, though the mounted one does"
-    return Difference(Verdict.HIDDEN_FROM_PROC, why, views)
-
-
-def _only_in_proc(look: Look) -> dict[ProcessKey, Difference]:
-    """Find folders of /proc for which the kernel has no process."""
-    found = {}
-    for pid in look.proc - look.before.starts.keys() - look.after.starts.keys():
-        if look.chain is None or pid not in look.chain:
-            start = look.start_of(pid) or 0
-            views = _views(look, pid, start)
-            why = "/proc lists it, and the kernel has no such process"
-            found[ProcessKey(pid, start)] = Difference(Verdict.ONLY_IN_PROC, why, views)
-    return found
-
-
-def _not_listed(look: Look) -> dict[ProcessKey, Difference]:
-    """Find who stands in the chain of tasks and is not in the list."""
-    if look.chain is None:
-        return {}
-    found = {}
-    for tgid, start in look.chain.items() - look.before.starts.items():
-        if look.after.starts.get(tgid) == start:
-            continue
-        views = _views(look, tgid, start)
-        kind = HIDDEN_FROM_LIST if views[PROC] else Verdict.HIDDEN_FROM_PROC
-        why = "the kernel's list of processes does not have it; its chain of tasks does"
-        found[ProcessKey(tgid, start)] = Difference(kind, why, views)
-    return found
+    elif not views.get(CHAIN, True):
+        kind, why = HIDDEN_FROM_CHAIN, "the kernel's chain of tasks does not hold it"
+    else:
+        why = "a /proc of our own does not list it, though the mounted one does"
+    return Difference(kind, why, views)
 
 
 def _misnamed(look: Look) -> dict[ProcessKey, Difference]:
@@ -111,12 +128,12 @@ def _misnamed(look: Look) -> dict[ProcessKey, Difference]:
         steady = look.after.starts.get(tgid) == start
         if start and steady and look.after.parents.get(tgid) == parent != ppid:
             why = f"/proc names {ppid} as its parent, the kernel {parent}"
-            views = _views(look, tgid, start)
-            found[ProcessKey(tgid, start)] = Difference(Verdict.FORGED, why, views)
+            found[ProcessKey(tgid, start)] = Difference(Verdict.FORGED, why, {})
     return found
 
 
-def _views(look: Look, tgid: int, start: int) -> dict[str, bool]:
+def _views(look: Look, key: ProcessKey) -> dict[str, bool]:
+    tgid, start = key.tgid, key.start_ns
     lists = look.before.starts, look.after.starts
     views = {LIST: any(one.get(tgid) == start for one in lists)}
     if look.chain is not None:

@@ -21,6 +21,7 @@ from agent.events import (
     Prctl,
     Process,
     ProcessKey,
+    Reported,
     Task,
 )
 
@@ -58,8 +59,11 @@ class Ledger:
         """Keys that were asked for in vain since `kinship` changed."""
         self.kinship = 0
         """Changes whenever an answer about ancestors may have changed."""
-        self.revived: list[ProcessKey] = []
-        """Who acted after its end was taken for granted; the reader empties it."""
+        self.snapshot_ns = 0
+        """When the snapshot was taken: what it said is later than events of before."""
+        self.revived: dict[ProcessKey, int] = {}
+        """Who was met after its end was taken for granted, and since when it had been;
+        the reader empties it."""
         self.evicted_living = 0
         """Entries of living processes given up for the capacity."""
         self.evicted_ancestors = 0
@@ -95,7 +99,7 @@ class Ledger:
             entry.executable, entry.argv = executable, argv[:KEPT_ARGV]
             entry.argv_bytes = len(argv)
         else:
-            _follow(entry, task.real_parent)
+            self._hear(entry, task.real_parent)
         return entry
 
     def end_unseen(self, entry: Process, at_ns: int) -> None:
@@ -104,7 +108,7 @@ class Ledger:
         self._end(entry, at_ns)
 
     def _exec(self, event: Exec) -> Process:
-        entry = self._heard_of(event.task)
+        entry = self._heard_of(event)
         entry.comm = event.task.image.comm
         entry.executable = event.executable
         entry.argv = event.argv[:KEPT_ARGV]
@@ -116,7 +120,7 @@ class Ledger:
 
     def _fork(self, event: Fork) -> Process:
         entry = self._met(event.task)
-        if entry.known == "observed":
+        if entry.known == "observed" or entry.real_parent != event.task.real_parent:
             self._born(entry, event.task.real_parent)
         entry.creator = event.creator
         if creator := self._entries.get(event.creator):
@@ -125,7 +129,7 @@ class Ledger:
         return entry
 
     def _born(self, entry: Process, parent: ProcessKey) -> None:
-        """Take the word of a birth that a snapshot was ahead of."""
+        """Take the word of a birth that a snapshot, or a program, was ahead of."""
         self._leave(entry)
         entry.known, entry.real_parent, entry.parent = "seen", parent, parent
         entry.orphaned_by = NOBODY
@@ -134,14 +138,13 @@ class Ledger:
             self.kinship += 1
 
     def _exit(self, event: Exit) -> Process:
-        entry = self._met(event.task)
-        _follow(entry, event.task.real_parent)
+        entry = self._heard_of(event)
         entry.status = event.status
         self._end(entry, event.bt_ns)
         return entry
 
     def _exec_failed(self, event: ExecFailed) -> Process:
-        return self._heard_of(event.task)
+        return self._heard_of(event)
 
     def _access(self, event: Access) -> Process:
         if event.target.key != NOBODY:
@@ -149,30 +152,43 @@ class Ledger:
         return self._met(event.task)
 
     def _prctl(self, event: Prctl) -> Process:
-        entry = self._heard_of(event.task)
+        entry = self._heard_of(event)
         entry.comm = event.task.image.comm
         return entry
 
     def _met(self, task: Task) -> Process:
         return self._entries.get(task.key) or self._open(task, "seen")
 
-    def _heard_of(self, task: Task) -> Process:
+    def _heard_of(self, event: Reported) -> Process:
         """Return the entry, following the process to its parent of now.
 
         Not for accesses: when repeats of one are told, its tasks are as of the first.
         """
-        entry = self._met(task)
-        _follow(entry, task.real_parent)
-        if entry.status == END_UNSEEN:
-            self._revive(entry)
+        entry = self._met(event.task)
+        if entry.known == "observed" and event.bt_ns < self.snapshot_ns:
+            return entry
+        self._hear(entry, event.task.real_parent)
         return entry
 
+    def _hear(self, entry: Process, parent: ProcessKey) -> None:
+        """Note whose child a process is by now, and whose it was."""
+        if entry.status == END_UNSEEN:
+            self._revive(entry)
+        if parent == entry.parent:
+            return
+        named = self._entries.get(parent)
+        if named and named.exited_ns and named.status != END_UNSEEN:
+            return  # nobody becomes the child of the dead: a late word of before
+        entry.orphaned_by, entry.parent = entry.parent, parent
+
     def _revive(self, entry: Process) -> None:
-        """Take back an end that nobody saw: it has acted again."""
+        """Take back an end that nobody saw, unless another one has its pid by now."""
+        if self._by_tgid.get(entry.key.tgid) != entry.key:
+            return
+        self.revived[entry.key] = entry.exited_ns
         entry.exited_ns = entry.status = 0
         self._ancestors.pop(entry.key, None)
         self._leaves.pop(entry.key, None)
-        self.revived.append(entry.key)
 
     def _open(self, task: Task, known: Literal["seen", "observed"]) -> Process:
         key = task.key
@@ -256,9 +272,3 @@ class Ledger:
         parent.children -= 1
         if not parent.children and self._ancestors.pop(key, key) is None:
             self._leaves[key] = None
-
-
-def _follow(entry: Process, parent: ProcessKey) -> None:
-    """Note whose child a process is by now, and whose it was."""
-    if parent != entry.parent:
-        entry.orphaned_by, entry.parent = entry.parent, parent

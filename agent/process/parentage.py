@@ -17,7 +17,7 @@ from agent.events import (
     Task,
     Verdict,
 )
-from agent.process.ledger import Ledger
+from agent.process.ledger import END_UNSEEN, Ledger
 from agent.process.lineage import Lineages
 
 _CONSISTENT = Parentage(Verdict.CONSISTENT)
@@ -41,25 +41,34 @@ class Parentages:
         self._ledger, self._lineages = ledger, lineages
         self._alive, self._reaps = alive, reaps
 
-    def of(self, process: Process, task: Task) -> Parentage:
-        """Judge by its entry and the kernel's word of it; one look may be a race."""
+    def of(self, process: Process, task: Task, at_ns: int = 0) -> Parentage:
+        """Judge by its entry and the kernel's word of it; one look may be a race.
+
+        `at_ns` says when an event gave that word (CLOCK_BOOTTIME), 0 that it is of now.
+        """
         parent = task.real_parent
         if (
             process.creator == parent
             and not task.ptrace
             and task.parent == parent
             and process.real_parent == parent
+            and task.leader == task.key.tgid
         ):
             return _CONSISTENT
-        return self._weigh(process, task)
+        return self._weigh(process, task, behind=0 < at_ns < self._ledger.snapshot_ns)
 
-    def _weigh(self, process: Process, task: Task) -> Parentage:
+    def _weigh(self, process: Process, task: Task, *, behind: bool) -> Parentage:
         moved = task.real_parent != process.real_parent
-        left = process.orphaned_by if moved else NOBODY
+        if behind and process.known == "observed":
+            moved = False  # what the snapshot said is the later word
+        left = _before(process, task.real_parent) if moved else NOBODY
         gone = self._ledger.get(left)
-        why = self._contradiction(process, task, left)
+        why = ""
+        if moved and not behind:
+            why = self._usurped(process, task.real_parent, left)
+        why = why or contradiction(task)
         return Parentage(
-            _verdict(process, task, forged=bool(why)),
+            Verdict.FORGED if why else _verdict(process, task, moved=moved),
             process.creator,
             process.real_parent,
             task.real_parent,
@@ -69,23 +78,21 @@ class Parentages:
             why,
         )
 
-    def _contradiction(self, process: Process, task: Task, left: ProcessKey) -> str:
-        """Say what can't be, or nothing."""
-        if why := contradiction(task):
-            return why
-        if left == NOBODY:
-            return ""
-        if self._lives(left):
-            return f"its parent {left.tgid} lives"
-        if not self._may_reap(process, task.real_parent):
-            return f"{task.real_parent.tgid} is no ancestor of its parent {left.tgid}"
+    def _usurped(self, process: Process, parent: ProcessKey, left: ProcessKey) -> str:
+        """Say why this one can't have become its parent, or nothing."""
+        for one in (process.real_parent, left):
+            if self.lives(one):
+                return f"its parent {one.tgid} lives"
+        if not self._may_reap(process, parent):
+            return f"{parent.tgid} is no ancestor of its parent {left.tgid}"
         return ""
 
-    def _lives(self, key: ProcessKey) -> bool:
+    def lives(self, key: ProcessKey) -> bool:
+        """Whether it has not ended, by its event or else by what is there now."""
         entry = self._ledger.get(key)
-        if entry is not None and entry.exited_ns:
+        if entry is not None and entry.exited_ns and entry.status != END_UNSEEN:
             return False
-        return self._alive(key)  # its end may have been lost
+        return self._alive(key)  # its end may have been lost, or be none
 
     def _may_reap(self, process: Process, reaper: ProcessKey) -> bool:
         lineage = self._lineages.of(process)
@@ -104,13 +111,17 @@ def contradiction(task: Task) -> str:
     return ""
 
 
-def _verdict(process: Process, task: Task, *, forged: bool) -> Verdict:
+def _before(process: Process, parent: ProcessKey) -> ProcessKey:
+    """Whose child it was before, as far as it was heard of."""
+    before = process.orphaned_by
+    return process.real_parent if before in (NOBODY, parent) else before
+
+
+def _verdict(process: Process, task: Task, *, moved: bool) -> Verdict:
     """Choose the one that says most; the others are in the evidence."""
-    if forged:
-        return Verdict.FORGED
     if task.ptrace:
         return Verdict.TRACED
-    if task.real_parent != process.real_parent:
+    if moved:
         return Verdict.REPARENTED
     if process.creator == NOBODY:
         return Verdict.UNKNOWN_BEFORE_START

@@ -33,14 +33,16 @@ _OWN_FAULT = {errno.EBADF, errno.EMFILE, errno.ENFILE, errno.ENOMEM}
 class Stat(NamedTuple):
     """One line of /proc/PID/stat; `pid` is another's where a folder covers that of PID.
 
-    `start_ticks` are clock ticks (SC_CLK_TCK a second) since boot, `kernel` says that
-    it is a kernel thread; the `comm` of one may be longer than the 15 bytes of others.
+    `start_ticks` are clock ticks (SC_CLK_TCK a second) since boot, `threads` counts one
+    that has ended and was not waited for, `kernel` says that it is a kernel thread; the
+    `comm` of one may be longer than the 15 bytes of others.
     """
 
     pid: int
     comm: bytes
     state: str
     ppid: int
+    threads: int
     start_ticks: int
     kernel: bool
 
@@ -220,6 +222,7 @@ def parse_stat(raw: bytes) -> Stat:
         comm=comm,
         state=fields[0].decode("ascii"),
         ppid=int(fields[1]),
+        threads=int(fields[17]),
         start_ticks=int(fields[19]),
         kernel=bool(int(fields[6]) & _PF_KTHREAD),
     )

@@ -15,6 +15,8 @@ from agent.events import ProcessKey, Task
 from agent.process.proc import parse_stat, parse_status
 
 _TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+_ENDED = ("Z", "X")
+"""States of a thread that has ended; the first may end before the others."""
 
 
 class Description(NamedTuple):
@@ -39,12 +41,13 @@ def describe(task: Task, proc: Path = Path("/proc")) -> Description:
 
 
 def alive(key: ProcessKey, proc: Path = Path("/proc")) -> bool:
-    """Whether /proc still shows this very process, be it a zombie."""
+    """Whether /proc shows this very process, and a thread of it has not ended."""
     try:
         stat = parse_stat((proc / str(key.tgid) / "stat").read_bytes())
     except (OSError, ValueError):
         return False
-    return stat.start_ticks == key.start_ns // _TICK_NS
+    ended = stat.state in _ENDED and stat.threads <= 1
+    return stat.start_ticks == key.start_ns // _TICK_NS and not ended
 
 
 def reaps(key: ProcessKey, proc: Path = Path("/proc")) -> bool:

@@ -425,13 +425,15 @@ def test_what_containers_mount_below_proc_is_no_doubt() -> None:
 
 def stat_line(stat: Stat) -> bytes:
     flags = 0x200000 if stat.kernel else 0x400100
-    rest = f"{stat.state} {stat.ppid} 1 1 0 -1 {flags} " + "0 " * 12
-    tail = f"{stat.start_ticks} 9 {1 << 63} 0\n"
+    rest = f"{stat.state} {stat.ppid} 1 1 0 -1 {flags} " + "0 " * 10
+    tail = f"{stat.threads} 0 {stat.start_ticks} 9 {1 << 63} 0\n"
     return b"%d (%s) %s" % (stat.pid, stat.comm, (rest + tail).encode())
 
 
 @given(
-    st.builds(Stat, u32, words(), st.sampled_from("RSDTtXZPI"), u32, u64, st.booleans())
+    st.builds(
+        Stat, u32, words(), st.sampled_from("RSDTtXZPI"), u32, u32, u64, st.booleans()
+    )
 )
 def test_a_stat_comes_back_whatever_the_name(stat: Stat) -> None:
     assert parse_stat(stat_line(stat)) == stat

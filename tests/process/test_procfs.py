@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from agent.events import Task
-from agent.process.procfs import Description, describe
-from tests.builders import SECOND, a_task
+from agent.process.procfs import Description, alive, describe, reaps
+from tests.builders import SECOND, a_key, a_task
 
 TICK_NS = SECOND // os.sysconf("SC_CLK_TCK")
 NOTHING = Description(b"", b"")
@@ -92,3 +92,37 @@ def test_a_kernel_thread_has_no_program() -> None:
     if Path("/proc/2/cmdline").read_bytes():
         pytest.skip("pid 2 is no kernel thread here")
     assert describe(task_of(2)) == NOTHING
+
+
+def test_who_has_ended_and_was_not_waited_for_does_not_live() -> None:
+    """Its parent is another one by now, which nobody has forged."""
+    with subprocess.Popen([sys.executable, "-c", ""]) as child:
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        key = a_key(child.pid, start_ns(child.pid))
+        assert Path(f"/proc/{child.pid}/stat").read_bytes().split()[2] == b"Z"
+        assert not alive(key)
+        assert not reaps(key)
+
+
+def test_a_process_whose_first_thread_has_ended_lives() -> None:
+    program = """
+import ctypes, sys, threading
+threading.Thread(target=sys.stdin.read).start()
+ctypes.CDLL(None).pthread_exit(None)
+"""
+    argv = [sys.executable, "-c", program]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE) as child:
+        stat = Path(f"/proc/{child.pid}/stat")
+        try:
+            while stat.read_bytes().rpartition(b") ")[2][:1] != b"Z":
+                assert child.poll() is None
+            assert alive(a_key(child.pid, start_ns(child.pid)))
+        finally:
+            child.kill()
+
+
+@pytest.mark.parametrize("ticks", [-1, 1])
+def test_who_has_the_pid_at_another_time_is_not_the_one_that_lives(ticks: int) -> None:
+    own = start_ns(os.getpid())
+    assert alive(a_key(os.getpid(), own))
+    assert not alive(a_key(os.getpid(), own + ticks * TICK_NS))

@@ -76,6 +76,10 @@ class Daemon:
         """Open what is needed, in the order of who must not be disturbed by whom."""
         config, resume = self._config, self._resume
         folder = Path(config.pins)
+        # open from now on: what is mounted over /proc later stops no heartbeat
+        self._statm = stack.enter_context(
+            Path("/proc/self/statm").open("rb", buffering=0)
+        )
         self._log = SegmentWriter.open(
             config.records, self._header, config.segment_bytes, resume.line
         )
@@ -294,7 +298,7 @@ class Daemon:
             "evicted_living": ledger.evicted_living,
             "evicted_ancestors": ledger.evicted_ancestors,
             "cpu_seconds": round(time.process_time(), 3),
-            "resident_bytes": _resident_bytes(),
+            "resident_bytes": self._resident_bytes(),
             "hooks": self._pinned(),
             "discrepancies": self._pipeline.discrepancies,
             "births_unseen": self._census.births_unseen,
@@ -305,6 +309,10 @@ class Daemon:
             **self._pipeline.tap.counters(),
         }
         self._pipeline.batch.tell("heartbeat", {"heartbeat": details}, now)
+
+    def _resident_bytes(self) -> int:
+        self._statm.seek(0)
+        return int(self._statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
     def _finish(self) -> None:
         """Take what is in the ring, say goodbye, make everything durable."""
@@ -366,8 +374,3 @@ def require_loaded(config: Config, wanted: str) -> Loaded:
             raise NotPermittedError(reason[0])
         raise LoadError(f"the loader failed: {reason[0]}")
     return found
-
-
-def _resident_bytes() -> int:
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE")

@@ -553,10 +553,18 @@ def agent_factory(trigger: Triggers, tmp_path: Path) -> Iterator[Callable[..., A
 
 @pytest.fixture
 def sweeping(
-    agent_factory: Callable[..., Agent], tmp_path: Path
-) -> Callable[..., Agent]:
+    agent_factory: Callable[..., Agent], _running: Agent, tmp_path: Path
+) -> Callable[[], Agent]:
     """Makes agents that hold all views against each other as often as they can."""
     config = tmp_path / "sweeping.yaml"
     config.write_text("sweep_seconds: 0.2\nheartbeat_seconds: 0.5\n")
     config.chmod(0o600)
-    return lambda *options: agent_factory("--config", str(config), *options)
+
+    def make() -> Agent:
+        agent = agent_factory("--config", str(config))
+        if not agent.state.exists():  # what was compiled once is good for all
+            agent.state.mkdir(mode=0o700)
+            (agent.state / "probes").symlink_to(_running.state / "probes")
+        return agent
+
+    return make

@@ -20,7 +20,7 @@ from agent.process.proc import Proc
 from agent.sensor.tasks import TaskViews
 
 _TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
-_PPIDS_EACH = 64
+_PPIDS_EACH = 32
 """Parents by /proc, asked for so many processes a sweep in turn: it costs most."""
 _WATCH_S = 0.1
 _PAUSE_S = 0.05
@@ -60,6 +60,7 @@ class Sweep:
             self.private = self._opened.enter_context(Proc.private())
         self._turns = Turns(_PPIDS_EACH)
         self._told: set[Doubt] = set()
+        self._covered: set[int] = set()
         self.doubts: list[Doubt] = []
         """Why not to believe the mounted /proc, as of the last sweep."""
         self.comparable = True
@@ -93,6 +94,7 @@ class Sweep:
         """Ask again how far the mounted /proc can be believed."""
         self.doubts = self.proc.doubts(self.private or self.proc)
         self.comparable = not _NOT_COMPARABLE & {one.kind for one in self.doubts}
+        self._covered = {one.pid for one in self.doubts}
 
     def compare(self, listing: Listing) -> list[Discrepancy]:
         """Hold all views against each other, for each process its parent, too."""
@@ -102,32 +104,29 @@ class Sweep:
         return crossview.confirmed(first, lambda: self._again(first))
 
     def _look(self, listing: Listing, share: list[int]) -> Look:
-        """Look once, with one listing for before and after."""
+        """Look once, with one listing for before and after.
+
+        Our own procfs is not asked: it can only explain what is found to be missing.
+        """
         chain = self.views.chain() if self.views.independent else None
-        return Look(
-            listing,
-            None
-            if chain is None
-            else {one.key.tgid: one.key.start_ns for one in chain},
-            self.proc.pids(),
-            self.private.pids() if self.private else None,
-            self._parents(share),
-            listing,
-            self._start_of,
-        )
+        pids, parents = self.proc.pids(), self._parents(share)
+        return Look(listing, chain, pids, None, parents, listing, self._start_of)
 
     def _again(self, first: Look) -> Look:
         time.sleep(_PAUSE_S)
         before = self.views.listing(changes=False)
         look = self._look(before, list(first.ppids))
-        return look._replace(after=self.views.listing(changes=False))
+        private = self.private.pids() if self.private else None
+        after = self.views.listing(changes=False)
+        return look._replace(private=private, after=after)
 
     def _parents(self, share: list[int]) -> dict[int, int]:
-        told = ((pid, self.proc.stat(pid)) for pid in share)
+        # what is mounted over a folder may be a FUSE that makes us wait
+        told = ((pid, self.proc.stat(pid)) for pid in share if pid not in self._covered)
         return {pid: stat.ppid for pid, stat in told if stat and stat.pid == pid}
 
     def _start_of(self, pid: int) -> int | None:
-        if stat := self.proc.stat(pid):
+        if pid not in self._covered and (stat := self.proc.stat(pid)):
             return stat.start_ticks * _TICK_NS
         return 0 if pid in self.proc.pids() else None
 

@@ -9,6 +9,7 @@ import hashlib
 import re
 from collections.abc import Callable, Iterator
 from enum import StrEnum
+from functools import lru_cache
 from typing import NamedTuple
 
 import msgspec
@@ -218,9 +219,6 @@ class _Known:
         self.born = born
         self._programs = programs
         self._kernel_threads = kernel_threads
-        self._families = {
-            name.partition(b"/")[0] for name in kernel_threads if b"/" in name
-        }
         self.argv0, *rest = born.argv.split(b"\0")
         path = born.executable.removeprefix(b"memfd:")
         ran_as = {path, born.invoked, born.interpreter, born.comm}
@@ -267,13 +265,24 @@ class _Known:
 
     def imitates_kernel(self, title: bytes) -> bool:
         """Say whether a title is, or is made to look like, that of a kernel thread."""
-        title = title.strip()
-        if _IN_BRACKETS.fullmatch(title):
-            return True
-        name = re.split(rb"[\s\]]", title.lstrip(b"["), maxsplit=1)[0]
-        family, _, instance = name.partition(b"/")
-        of_family = family in self._families and _INSTANCE.fullmatch(instance)
-        return name in self._kernel_threads or bool(of_family)
+        return imitates_kernel(title, self._kernel_threads)
+
+
+def imitates_kernel(title: bytes, kernel_threads: frozenset[bytes]) -> bool:
+    """Say whether a title is, or is made to look like, that of a kernel thread."""
+    title = title.strip()
+    if _IN_BRACKETS.fullmatch(title):
+        return True
+    name = re.split(rb"[\s\]]", title.lstrip(b"["), maxsplit=1)[0]
+    family, _, instance = name.partition(b"/")
+    of_family = family in _families(kernel_threads) and _INSTANCE.fullmatch(instance)
+    return name in kernel_threads or bool(of_family)
+
+
+@lru_cache(maxsize=4)
+def _families(kernel_threads: frozenset[bytes]) -> frozenset[bytes]:
+    """Return kworker of kworker/0:1, and its like."""
+    return frozenset(name.partition(b"/")[0] for name in kernel_threads if b"/" in name)
 
 
 def _judge_comm(known: _Known, now: Now) -> Iterator[Finding]:

@@ -100,6 +100,15 @@ class RingReader:
         self.position = at
         return Batch(self._copy(start, at), records, start, at)
 
+    def take(self) -> bytes:
+        """Copy and give back all there is, headers included; nobody may be writing."""
+        _fence()
+        start, end = self.position, self._producer[0]
+        data = self._copy(start, end)
+        self.position = end
+        self.commit(end)
+        return data
+
     def _copy(self, start: int, end: int) -> bytes:
         first, size = start % self.size, end - start
         until = min(self.size - first, size)

@@ -108,7 +108,7 @@ class Prover:
         return any(task.key.tgid == os.getpid() for task in self._tasks())
 
     def _sees_itself_in_the_chain(self) -> bool:
-        return os.getpid() in _pids(tasks.chain(*self._requested("walk_chain")))
+        return os.getpid() in tasks.chain(*self._requested("walk_chain"))
 
     def _tells_itself(self) -> bool:
         found = tasks.one(*self._requested("tell_task"), os.getpid())

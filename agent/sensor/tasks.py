@@ -27,7 +27,9 @@ _ROUND, _GONE = 1, 2
 _RUNS = 1 << 16
 _TICK_S = 0.01
 _TGID = wire.TASK_FIELDS.index("tgid")
-_SEEN_TGID = wire.SEEN_FIELDS.index("tgid")
+# what the chain tells, as it lies in the ring: a header of one quad before each
+_SEEN_QUADS = wire.SEEN.size // 8 + 1
+_SEEN_TGID_WORD = 2 + wire.SEEN_FIELDS.index("tgid") * 2
 _WORDS = wire.TASK.size // 4
 # the first three fields are times of two words each
 _TGID_WORD = _TGID + 3
@@ -120,12 +122,12 @@ class TaskViews:
         if name.startswith(_ITERATOR):
             return _whole(bpf.read_iterator(fd))
         with self._walking() as ring:
-            return b"".join(_walk(fd, ring, _TGID, wire.TASK.unpack))
+            return _walked(fd, ring)
 
-    def chain(self) -> list[Seen]:
-        """List who stands in the chain of all tasks; empty where it can't be walked."""
+    def chain(self) -> dict[int, int] | None:
+        """Return the start of who stands in the chain of tasks; None: no such view."""
         if self._chain is None:
-            return []
+            return None
         with self._walking() as ring:
             return chain(self._chain[1], ring)
 
@@ -182,7 +184,7 @@ def listed(pin: str, fd: int, walked: int) -> list[Task]:
     if pin.startswith(_ITERATOR):
         return list(_tasks(_whole(bpf.read_iterator(fd))))
     if pin.startswith(_PROGRAM):
-        return list(_tasks(b"".join(_walk(fd, walked, _TGID, wire.TASK.unpack))))
+        return list(_tasks(_walked(fd, walked)))
     return []
 
 
@@ -198,10 +200,21 @@ def one(program: int, walked: int, pid: int) -> Task | None:
         ring.close()
 
 
-def chain(program: int, walked: int) -> list[Seen]:
-    """Walk the chain of all tasks by one program; `walked` is the ring it fills."""
-    found = _walk(program, walked, _SEEN_TGID, wire.SEEN.unpack)
-    return [_seen(raw) for raw in found]
+def chain(program: int, walked: int) -> dict[int, int]:
+    """Walk the chain of all tasks by one program; `walked` is the ring it fills.
+
+    Returns start times by tgid.
+    """
+    starts: dict[int, int] = {}
+
+    def told(ring: RingReader) -> list[int]:
+        raw = memoryview(ring.take())
+        tgids = raw.cast("I")[_SEEN_TGID_WORD :: _SEEN_QUADS * 2].tolist()
+        starts.update(zip(tgids, raw.cast("Q")[1::_SEEN_QUADS].tolist(), strict=True))
+        return tgids
+
+    _walk(program, walked, told)
+    return starts
 
 
 @contextmanager
@@ -236,33 +249,38 @@ def _seen(raw: bytes) -> Seen:
     return Seen(ProcessKey(tgid, start), at, tid, comm.partition(b"\0")[0])
 
 
-def _walk(
-    program: int, walked: int, at: int, unpack: Callable[[bytes], tuple[int, ...]]
-) -> list[bytes]:
+def _walked(program: int, walked: int) -> bytes:
+    """Walk the list of tasks by one program; a task that it tells twice counts once."""
+    found: dict[int, bytes] = {}
+
+    def told(ring: RingReader) -> list[int]:
+        by_tgid = {wire.TASK.unpack(raw)[_TGID]: raw for raw in _taken(ring)}
+        found.update(by_tgid)
+        return list(by_tgid)
+
+    _walk(program, walked, told)
+    return b"".join(found.values())
+
+
+def _walk(program: int, walked: int, told: Callable[[RingReader], list[int]]) -> None:
     """Run the program until it has come round; it goes on after the last it told.
 
     When that one can't be found (it has ended, or is hidden), it goes on after the one
-    before, so a process may be told twice: each is kept once. `at` is where the tgid
-    stands in what it tells.
+    before. `told` takes what it tells out of the ring, and returns the tgids in order.
     """
     ring = RingReader(walked)
-    told: dict[int, bytes] = {}
     trail: list[int] = []
     try:
-        _taken(ring)  # what somebody left who was killed
+        ring.take()  # what somebody left who was killed
         for _ in range(_RUNS):
             answer = bpf.test_run(program, trail[-1] if trail else 0)
-            for raw in _taken(ring):
-                tgid = unpack(raw)[at]
-                told[tgid] = raw
-                trail.append(tgid)
+            trail += told(ring)
             if answer == _ROUND:
                 break
             if answer == _GONE:
                 trail.pop()
     finally:
         ring.close()
-    return list(told.values())
 
 
 def _taken(ring: RingReader) -> list[bytes]:

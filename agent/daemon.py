@@ -28,6 +28,7 @@ from agent.pipeline import COALESCE_S, Pipeline, View
 from agent.process import procfs
 from agent.process.census import Census
 from agent.process.ledger import Ledger
+from agent.process.lookalike import Lookalikes
 from agent.resume import Resume
 from agent.sensor import pins, status
 from agent.sensor.identity import object_key
@@ -77,9 +78,8 @@ class Daemon:
         config, resume = self._config, self._resume
         folder = Path(config.pins)
         # open from now on: what is mounted over /proc later stops no heartbeat
-        self._statm = stack.enter_context(
-            Path("/proc/self/statm").open("rb", buffering=0)
-        )
+        self._statm = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
+        stack.callback(os.close, self._statm)
         self._log = SegmentWriter.open(
             config.records, self._header, config.segment_bytes, resume.line
         )
@@ -119,6 +119,7 @@ class Daemon:
         self._pipeline = Pipeline(tap, ledger, batch, self._log)
         self._pipeline.view = self._view
         parentages = self._pipeline.parentages
+        self._lookalikes = Lookalikes()
         self._census = Census(ledger, parentages, procfs.describe, clock.boot_ns())
 
     def _tap(self, loaded: Loaded, started: int) -> Tap:
@@ -276,7 +277,8 @@ class Daemon:
         suspects, pipeline.suspects = pipeline.suspects, {}
         census = self._census
         found = census.take(sighting.listing, suspects.values(), sighting.ran)
-        found += census.first_told(sighting.differences) + sighting.covered
+        others = sighting.differences + self._lookalikes.take(sighting.listing)
+        found += census.first_told(others) + sighting.covered
         for doubt in sighting.doubts:
             log.warning("proc_doubted", kind=doubt.kind, reason=doubt.text)
             told = {"kind": doubt.kind, "reason": doubt.text}
@@ -311,8 +313,8 @@ class Daemon:
         self._pipeline.batch.tell("heartbeat", {"heartbeat": details}, now)
 
     def _resident_bytes(self) -> int:
-        self._statm.seek(0)
-        return int(self._statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        pages = int(os.pread(self._statm, 128, 0).split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE")
 
     def _finish(self) -> None:
         """Take what is in the ring, say goodbye, make everything durable."""

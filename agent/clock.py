@@ -8,6 +8,7 @@ set, and an unknown state is never a good one.
 import ctypes
 import errno
 import time
+from functools import cache
 from typing import NamedTuple
 
 _STA_UNSYNC, _STA_NANO, _TIME_ERROR = 0x40, 0x2000, 5
@@ -81,6 +82,7 @@ def kernel_state() -> ClockState:
     return ClockState("synchronised", offset, timex.maxerror * 1000)
 
 
+@cache  # /proc may be covered when a new segment asks for it
 def boot_id() -> str:
     """Return the kernel's random id of this boot."""
     with open("/proc/sys/kernel/random/boot_id") as file:  # noqa: PTH123

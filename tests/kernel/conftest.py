@@ -557,7 +557,9 @@ def sweeping(
 ) -> Callable[[], Agent]:
     """Makes agents that hold all views against each other as often as they can."""
     config = tmp_path / "sweeping.yaml"
-    config.write_text("sweep_seconds: 0.2\nheartbeat_seconds: 0.5\n")
+    config.write_text(
+        "sweep_seconds: 0.2\nheartbeat_seconds: 0.5\nsegment_bytes: 131072\n"
+    )
     config.chmod(0o600)
 
     def make() -> Agent:

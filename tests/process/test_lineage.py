@@ -3,7 +3,16 @@
 from agent.events import NOBODY, ChainEnd, Lineage, ProcessKey
 from agent.process.ledger import Ledger
 from agent.process.lineage import MAX_DEPTH, Lineages
-from tests.builders import INIT, a_fork, a_key, a_task, an_exec, an_exit, an_image
+from tests.builders import (
+    INIT,
+    a_fork,
+    a_key,
+    a_prctl,
+    a_task,
+    an_exec,
+    an_exit,
+    an_image,
+)
 
 
 def born(
@@ -107,6 +116,20 @@ def test_a_new_program_of_an_ancestor_is_a_new_answer() -> None:
     after = lineage(ledger, child, asked)
     assert after is not before
     assert names(after) == [b"nginx", b"init"]
+
+
+def test_a_new_name_of_an_ancestor_is_a_new_answer() -> None:
+    ledger, init = a_node()
+    asked = Lineages(ledger)
+    shell = born(ledger, 10, init, b"bash")
+    child = born(ledger, 11, shell)
+    before = lineage(ledger, child, asked)
+    assert names(before) == [b"bash", b"init"]
+    task = a_task(10, real_parent=init, image=an_image(b"kworker"))
+    assert ledger.apply(a_prctl(task)).key == shell
+    after = lineage(ledger, child, asked)
+    assert names(after) == [b"kworker", b"init"]
+    assert after is not before
 
 
 def test_a_new_program_is_a_new_answer_also_after_all_children_were_forgotten() -> None:

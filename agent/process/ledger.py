@@ -154,6 +154,8 @@ class Ledger:
     def _prctl(self, event: Prctl) -> Process:
         entry = self._heard_of(event)
         entry.comm = event.task.image.comm
+        if entry.forebear:
+            self.kinship += 1
         return entry
 
     def _met(self, task: Task) -> Process:

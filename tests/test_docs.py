@@ -23,26 +23,10 @@ import msgspec
 import pytest
 
 from agent import check, control, errors
-from agent.checks import probes
+from agent.checks import hidden, parentage, probes
 from agent.config import Config, read_config
-from agent.events import AccessKind, ChainEnd, Denied, Flag, Lineage, Loss
 from agent.sensor.hooks import RUNGS, SENSES
-from agent.sinks import own
-from agent.sinks.record import ClockMap, Host, Renderer, action
 from agent.sinks.segment import SegmentWriter
-from agent.sinks.text import NAMESPACES
-from tests.builders import (
-    HOST_USER_NS,
-    a_failed_exec,
-    a_fork,
-    a_key,
-    a_process,
-    a_task,
-    an_access,
-    an_exec,
-    an_exit,
-    an_image,
-)
 from tests.wire_header import source
 
 ROOT = Path(__file__).parents[1]
@@ -62,7 +46,7 @@ CONSOLES = [README, RECORDS, *(ROOT / f"docs/man/{name}.8.md" for name in MANUAL
 PINS = Path(f"/sys/fs/bpf/ir-agent-docs-{os.getpid()}")
 MOST_README_LINES = 150
 # Members whose keys are values: kinds, CPUs, programs, configuration keys.
-OPEN = ("kinds", "positions", "accounted", "config", "host_namespaces")
+OPEN = ("kinds", "positions", "accounted", "config", "host_namespaces", "verdicts")
 
 needs_root = [
     pytest.mark.kernel,
@@ -296,9 +280,11 @@ def test_the_checks_that_there_are_are_named() -> None:
 
 def test_the_keys_of_the_audit_are_documented(tmp_path: Path) -> None:
     place = tmp_path / "none"
-    document = json.loads(probes.render(probes.check(place, place), as_json=True))
+    checks = probes.check(place, place), parentage.check(place, place)
+    documents = [one.document for one in (*checks, hidden.check(place, None))]
     [said] = re.findall(r"(?s)That of \*\*host\*\* .*?\n\n", plain(manual("ir-check")))
-    keys = {*document, *(key for sense in document["senses"] for key in sense)}
+    keys = {key for document in documents for key in document}
+    keys |= {key for sense in documents[0]["senses"] for key in sense}
     assert keys <= set(re.findall(r"\*(\w+)\*", said))
 
 
@@ -357,93 +343,7 @@ def undocumented(record: Any) -> set[str]:
     return paths(record) - known()
 
 
-KEY, CREATOR = a_key(1000), a_key(900)
-STRANGE = an_image(
-    b"x",
-    euid=1,
-    suid=2,
-    gid=3,
-    sgid=4,
-    loginuid=9,
-    sessionid=1,
-    **{f"ns_{name}": 5 for name in NAMESPACES if name != "user"},
-    ns_level=1,
-    cap_inheritable=1,
-    cap_ambient=1,
-)
-UNNAMED = a_task(image=an_image(b"x", ns_user=5))
-TRACED = a_task(1000, real_parent=CREATOR, image=STRANGE, ptrace=1, parent=a_key(77))
-EVERY_FLAG = sum(Flag)
-EVENTS = [
-    an_exec(
-        b"\xff",
-        task=TRACED,
-        flags=EVERY_FLAG,
-        backlog=True,
-        interpreter=b"/bin/sh",
-        environment=(b"RANK=1",),
-    ),
-    a_failed_exec(b"\xff", flags=EVERY_FLAG),
-    a_fork(task=UNNAMED, clone_flags=0x100),
-    an_exit(),
-    an_exit(status=6),
-    an_access(
-        kind=AccessKind.MEM_OPEN,
-        result=-13,
-        denied=Denied.LSM,
-        path=b"/proc/1/mem",
-        target=a_task(2000, real_parent=CREATOR, image=STRANGE),
-    ),
-]
-
-
-@pytest.fixture
-def renderer() -> Renderer:
-    host = Host(
-        "id", "name", "boot-id", "0.1.0", dict.fromkeys(NAMESPACES, HOST_USER_NS)
-    )
-    return Renderer(host, ClockMap(1, "synchronised", 2, 3))
-
-
-@pytest.fixture
-def rendered(renderer: Renderer) -> list[Any]:
-    """Records of all kinds of events that have every member a record can have."""
-    parent = a_process(CREATOR)
-    line = Lineage((parent,), ChainEnd.ROOT)
-    process, target = a_process(KEY), (a_process(a_key(2000)), line)
-    return [
-        json.loads(renderer.render(event, process, line, 1, target)) for event in EVENTS
-    ]
-
-
-def test_every_field_of_an_event_is_documented(rendered: list[Any]) -> None:
-    for record in rendered:
-        assert undocumented(record) == set()
-
-
-def test_every_documented_field_of_an_event_exists(rendered: list[Any]) -> None:
-    real = set().union(*map(paths, rendered))
-    about_the_agent = ("loss", "positions", "heartbeat", "agent", "gap", "recovered")
-    about_the_agent += ("segment", "tampering")
-    stated = {
-        name
-        for name in documented()
-        if not name.startswith(tuple(f"ir.{part}." for part in about_the_agent))
-    }
-    assert stated - real == set()
-
-
-def test_every_field_of_a_loss_is_documented(renderer: Renderer) -> None:
-    position = {"seq": 1, "bt_ns": 1, "accounted": {"exec": 1}, "balance": 0}
-    body = own.loss(Loss("ring full", {"exec": 1}, 1, 2, (0,)), 0, {"0": position})
-    record = json.loads(renderer.envelope(2, 1, body))
-    assert undocumented(record) == set()
-    assert {name for name in documented() if ".loss." in name} <= {
-        name.replace("cpus", "cpus[]") for name in paths(record)
-    }
-
-
-@pytest.mark.parametrize("number", range(6))
+@pytest.mark.parametrize("number", range(8))
 def test_the_examples_are_records_with_documented_fields(number: int) -> None:
     record = json.loads(blocks(RECORDS, "json")[number])
     assert record["event"]["sequence"]
@@ -463,26 +363,6 @@ def test_every_field_that_a_real_run_writes_is_documented(path: str) -> None:
     written = set().union(*map(paths, records))
     assert written - known() == set()
     assert {name for name in documented() if ".heartbeat." in name} <= written
-
-
-def test_every_action_and_flag_is_documented() -> None:
-    text = RECORDS.read_text()
-    for kind in AccessKind:
-        assert f"`{action(kind)}`" in text
-    for flag in Flag:
-        assert f"| `{flag.name.lower()}` |" in text
-
-
-def test_every_rung_of_the_guard_and_every_type_of_event_is_documented(
-    rendered: list[Any],
-) -> None:
-    [row] = re.findall(r"(?m)^\| `ir.access.denied` \|(.*)$", RECORDS.read_text())
-    for by in Denied:
-        assert (f"`{by.name.lower()}`" in row) is (by is not Denied.NOT)
-    [row] = re.findall(r"(?m)^\| `event.type` \|(.*)$", RECORDS.read_text())
-    types = {json.dumps(one["event"]["type"]).replace(" ", "") for one in rendered}
-    assert '["access","denied"]' in types
-    assert types <= set(re.findall(r"`(\[.*?\])`", row))
 
 
 # docs/architecture.md

@@ -26,14 +26,12 @@ GOLDEN = Path(__file__).with_name("golden_rungs.json")
 NOBODY = 65534
 OTHERS = {"user": NOBODY, "group": NOBODY, "extra_groups": []}
 
+CALLS = ("ptrace", "failed exec", "prctl")
 # name: rungs that are forbidden, and rungs that must then be in use
 WAYS = {
     "best": ((), {}),
-    "kprobe": (("fentry",), {"ptrace": "kprobe", "failed exec": "kprobe"}),
-    "tracepoint": (
-        ("fentry", "kprobe"),
-        {"ptrace": "tracepoint", "failed exec": "tracepoint"},
-    ),
+    "kprobe": (("fentry",), dict.fromkeys(CALLS, "kprobe")),
+    "tracepoint": (("fentry", "kprobe"), dict.fromkeys(CALLS, "tracepoint")),
     "raw_tracepoint": (("tp_btf",), {"exec": "raw_tracepoint"}),
 }
 
@@ -73,6 +71,7 @@ ACTS = [
     ("inherited", "trace_children", [], {}),
     ("vfork", "vfork_and_exec", ["/bin/true"], {}),
     ("sibling", "fork_as_sibling", [], {}),
+    ("rename", "rename_self", ["another name"], {}),
 ]
 
 
@@ -115,6 +114,8 @@ def told(record, names):
         "target": names.get(target, "another") if target else None,
         "flags": sorted(record.get("ir.kernel.flags") or []),
         "access": access or None,
+        "prctl": record.get("ir.prctl"),
+        "verdict": record.get("ir.parentage.verdict"),
         "thread": (record.get("ir.target.thread.id") == target) if target else None,
     }
     requested = access.pop("requested_pid", None)

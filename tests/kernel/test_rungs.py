@@ -139,7 +139,10 @@ def test_a_forbidden_rung_is_not_taken(folder, cache):
 
 LACKING = {
     # a member of struct task_struct that only programs on system calls read
-    "fdt": ({"exec", "fork", "exit", "task list"}, "files_struct"),
+    "fdt": (
+        {"exec", "fork", "exit", "task list", "task chain", "scheduler"},
+        "files_struct",
+    ),
     # one that all programs read
     "loginuid": (set(), "task_struct"),
 }
@@ -162,7 +165,7 @@ def test_a_member_that_the_kernel_lacks_is_named_and_the_rest_goes_on(
         return
     states = loader.load(folder, 1 << 20, None)
     assert {s.sense for s in states if s.proven} == still_given
-    for sense in ("ptrace", "failed exec", "memory file", "inherited tracing"):
+    for sense in ("ptrace", "failed exec", "prctl", "memory file", "inherited tracing"):
         reasons = [s.reason for s in states if s.sense == sense]
         assert any(says in reason for reason in reasons), reasons
 

@@ -18,6 +18,7 @@ from agent.events import (
     Flag,
     Lineage,
     Loss,
+    PrctlOption,
     Process,
 )
 from agent.sinks import own
@@ -35,6 +36,7 @@ from tests.builders import (
     a_failed_exec,
     a_fork,
     a_key,
+    a_prctl,
     a_process,
     a_task,
     an_access,
@@ -285,6 +287,29 @@ def test_a_caller_that_was_killed_for_it_may_have_succeeded() -> None:
     assert record["event"]["type"] == ["access", "denied"]
     access = record["ir"]["access"]
     assert (access["result"], access["denied"]) == (0, "signal")
+
+
+def test_a_new_name_is_told_with_how_often_it_was_changed() -> None:
+    record = rendered(a_prctl(a_task(image=an_image(b"kworker/0:1")), count=12))
+    assert record["event"]["action"] == "prctl-set-name"
+    assert (record["event"]["type"], record["event"]["outcome"]) == (
+        ["change"],
+        "success",
+    )
+    assert record["process"]["name"] == "kworker/0:1"
+    assert record["ir"]["prctl"] == {"count": 12, "result": 0}
+    assert record["ir"]["ancestry"] == {"end": "unknown parent", "chain": []}
+
+
+@pytest.mark.parametrize(
+    ("argument", "name"), [(8, "ARG_START"), (15, "MAP_SIZE"), (0, "0"), (16, "16")]
+)
+def test_a_move_of_the_arguments_names_what_was_moved(argument: int, name: str) -> None:
+    event = a_prctl(option=PrctlOption.SET_MM, argument=argument, result=-1)
+    record = rendered(event)
+    assert record["event"]["action"] == "prctl-set-mm"
+    assert (record["event"]["outcome"], record["error"]["code"]) == ("failure", "EPERM")
+    assert record["ir"]["prctl"] == {"count": 1, "result": -1, "field": name}
 
 
 def test_an_access_to_nobody_has_no_target() -> None:

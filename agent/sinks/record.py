@@ -193,13 +193,14 @@ class Renderer:
         comm, path = (
             (process.comm, process.executable) if process else (found.comm, b"")
         )
-        told = (
-            parentage(found.parentage, self._bare, self.wall) if found.parentage else ""
-        )
+        told = parent = ""
+        if about := found.parentage:
+            told = parentage(about, self._bare, self.wall)
+            parent = f',"parent":{{{self._bare(about.parent)}}}'
         body = (
             f'"kind":"alert","category":["process"],"type":["info"],'
             f'"action":"discrepancy"}},"process":{{{self._bare(found.key)},'
-            f'{_path("executable", path)}"name":{quoted(comm)}}},'
+            f'{_path("executable", path)}"name":{quoted(comm)}{parent}}},'
             f'"ir":{{{told}{discrepancy(found, self.wall)},'
             f'"clock":{{"bt_ns":{found.confirmed_ns},{self._clock}}}}}'
         )

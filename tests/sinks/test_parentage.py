@@ -158,7 +158,9 @@ def test_a_forged_parent_brings_its_verdict() -> None:
     found = a_discrepancy(
         a_key(1234), kind=Verdict.FORGED, views={}, parentage=forged, why="why"
     )
-    ir = disagreed(found)["ir"]
+    record = disagreed(found)
+    ir = record["ir"]
+    assert record["process"]["parent"] == entity(PARENT)
     assert ir["parentage"] == told(forged)
     assert ir["discrepancy"]["seen_by"] == ir["discrepancy"]["missing_from"] == []
 

@@ -114,13 +114,21 @@ def _host(options: argparse.Namespace) -> int:
         "parentage": lambda: parentage.check(pins, state),
         "hidden": lambda: hidden.check(pins, deep),
     }
-    found = {name: checks[name]() for name in options.only}
+    found = {name: _looked(name, checks[name]) for name in options.only}
     if options.json:
         documents = {name: one.document for name, one in found.items()}
         print(msgspec.json.encode(documents).decode(), flush=True)
     else:
         print("\n\n".join("\n".join(one.lines) for one in found.values()), flush=True)
     return gravest(one.exit_code for one in found.values())
+
+
+def _looked(name: str, check: Callable[[], Finding]) -> Finding:
+    """Run one check; one that can't look keeps no other from it."""
+    try:
+        return check()
+    except (AgentError, OSError) as error:
+        return Finding([f"{name}: {error}"], {"note": str(error)}, _UNKNOWN)
 
 
 def _process(options: argparse.Namespace) -> int:

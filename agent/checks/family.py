@@ -6,59 +6,74 @@ records that say so. Only records about these processes are read.
 """
 
 import base64
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 
+from agent.checks.living import TICK_NS, Living, plain_task
 from agent.events import (
     NOBODY,
-    Context,
+    ChainEnd,
     Event,
     Exec,
-    Executable,
     Exit,
     Fork,
-    Image,
     Parentage,
-    Process,
     ProcessKey,
     Task,
+    Verdict,
 )
 from agent.process import procfs
 from agent.process.ledger import Ledger
 from agent.process.lineage import Lineages
+from agent.process.look import look
 from agent.process.parentage import Parentages
 from agent.sinks.search import Record, Search, of_processes
 
-_NO_FILE = Executable(0, 0, 0, 0, 0, memfd=False, deleted=False)
-_CONTEXT = Context(*[0] * 25)
+_PAUSE_S = 0.05
 _DEPTH = 64
 """Generations that are followed; a chain that is longer is said to be."""
 
 
 class Member(msgspec.Struct):
-    """What the records say of one process: the last of each kind, and how many."""
+    """What the records say of one process: the last of each kind, and the alerts."""
 
     birth: Record | None = None
     program: Record | None = None
     end: Record | None = None
     last: Record | None = None
-    records: int = 0
+    alerts: list[Record] = msgspec.field(default_factory=list)
+
+    @property
+    def judged(self) -> Record | None:
+        """The last record with a verdict on its parentage."""
+        return self.program or self.birth
+
+    @property
+    def verdict(self) -> tuple[str | None, str]:
+        """That verdict, and which record it is."""
+        told = self.judged["ir"].get("parentage", {}) if self.judged else {}
+        return told.get("verdict"), on_record(self.judged) if told else ""
+
+    @property
+    def numbers(self) -> dict[str, int]:
+        """The numbers of its records, by what they tell."""
+        told = {"birth": self.birth, "program": self.program, "end": self.end}
+        return {name: one["event"]["sequence"] for name, one in told.items() if one}
 
 
 class Family:
     """A process, its ancestors by birth, and whoever is named beside them."""
 
-    def __init__(
-        self, search: Search, live: Callable[[int], Task | None], boot: str
-    ) -> None:
-        """Search these records; `live` gives the kernel's task of a pid."""
-        self._search, self._live, self._boot = search, live, boot
+    def __init__(self, search: Search, living: Living, boot: str) -> None:
+        """Search these records; entity ids of this boot begin with `boot`."""
+        self._search, self._living, self._boot = search, living, boot
         self.ledger = Ledger()
         self.members: dict[ProcessKey, Member] = {}
         self.tasks: dict[ProcessKey, Task] = {}
-        """Those that live, as the kernel has them now."""
+        """Those that live, as they are now."""
         lineages = Lineages(self.ledger)
         self._parentages = Parentages(self.ledger, lineages, procfs.alive, procfs.reaps)
 
@@ -81,6 +96,7 @@ class Family:
                 if event := replayed(record):
                     events.append((record["event"]["sequence"], event))
             wanted = {one for key in wanted for one in self._related(key)}
+            self._living.learn(wanted)
         for _, event in sorted(events, key=lambda one: one[0]):
             self.ledger.apply(event)
         for one in known - {NOBODY}:
@@ -89,7 +105,9 @@ class Family:
 
     def _note(self, record: Record) -> None:
         member = self.members.setdefault(key_of(record["process"]), Member())
-        member.records += 1
+        if record["event"]["action"] == "discrepancy":
+            member.alerts.append(record)
+            return
         member.last = record
         match record["event"]["action"]:
             case "fork":
@@ -101,7 +119,7 @@ class Family:
 
     def _related(self, key: ProcessKey) -> Iterator[ProcessKey]:
         """Name the processes that records of this one speak of, and its parent now."""
-        member = self.members.get(key, Member())
+        member = self.member(key)
         for record in filter(None, (member.birth, member.program, member.last)):
             if "parent" in record["process"]:
                 yield key_of(record["process"]["parent"])
@@ -115,13 +133,13 @@ class Family:
                     yield key_of(one)
 
     def _observe(self, key: ProcessKey) -> Task | None:
-        """Take the kernel's word of who lives."""
-        task = self._live(key.tgid)
+        """Take the word of now of who lives."""
+        task = self._living.task(key.tgid)
         if task is None or task.key != key:
             return None
         self.tasks[key] = task
         if self.ledger.get(key) is None:
-            self.ledger.observe(task, *procfs.describe(task))
+            self.ledger.observe(task, *_described(key))
         else:
             self.ledger.observe(task, b"", b"")
         return task
@@ -140,28 +158,46 @@ class Family:
                 entry = self.ledger.get(at)
                 at, depth = entry.real_parent if entry else NOBODY, depth + 1
 
-    def chain(self, key: ProcessKey) -> list[ProcessKey]:
-        """Return a process and its known ancestors by birth, nearest first."""
+    def chain(self, key: ProcessKey) -> tuple[list[ProcessKey], ChainEnd]:
+        """Return a process, its ancestors by birth, and why there are no more."""
         found: list[ProcessKey] = []
-        while key != NOBODY and key not in found and len(found) < _DEPTH:
+        while len(found) < _DEPTH:
             found.append(key)
             entry = self.ledger.get(key)
-            key = entry.real_parent if entry else NOBODY
-        return found
-
-    def is_whole(self, key: ProcessKey) -> bool:
-        """Whether the chain of ancestors ends at a process that has no parent."""
-        entry = self.ledger.get(self.chain(key)[-1])
-        return entry is not None and entry.real_parent == NOBODY
+            if entry is None:
+                return found, ChainEnd.UNKNOWN_PARENT
+            key = entry.real_parent
+            if key == NOBODY:
+                return found, ChainEnd.ROOT
+            if key in found:
+                return found, ChainEnd.CYCLE
+        return found, ChainEnd.DEPTH
 
     def verdict(self, key: ProcessKey) -> Parentage | None:
-        """Judge a process that lives; None for one that does not."""
-        entry, task = self.ledger.get(key), self.tasks.get(key)
-        return self._parentages.of(entry, task) if entry and task else None
+        """Judge a process that lives; None for one that does not.
 
-    def process(self, key: ProcessKey) -> Process | None:
-        """Return the entry of a process."""
-        return self.ledger.get(key)
+        What could be a race is judged again a moment later.
+        """
+        entry, task = self.ledger.get(key), self.tasks.get(key)
+        told = self._parentages.of(entry, task) if entry and task else None
+        if told and told.verdict is Verdict.FORGED and entry:
+            time.sleep(_PAUSE_S)
+            if task := self._observe(key):
+                told = self._parentages.of(entry, task)
+        return told
+
+    def member(self, key: ProcessKey) -> Member:
+        """Return what the records say of a process, be it nothing."""
+        return self.members.get(key) or Member()
+
+    def knows(self, key: ProcessKey) -> bool:
+        """Whether anybody but the asker speaks of this process."""
+        return key in self.members or key in self.tasks
+
+
+def on_record(record: Record | None) -> str:
+    """Name a record as a source; nothing for none."""
+    return f"record {record['event']['sequence']}" if record else ""
 
 
 def key_of(about: dict[str, Any]) -> ProcessKey:
@@ -171,59 +207,47 @@ def key_of(about: dict[str, Any]) -> ProcessKey:
     return ProcessKey(int(tgid), int(start, 16)) if start else NOBODY
 
 
+def _described(key: ProcessKey) -> tuple[bytes, bytes]:
+    """Return executable and argv of one that lives, without waiting for it."""
+    now = look(key.tgid)
+    if now is None or now.start_ticks != key.start_ns // TICK_NS:
+        return b"", b""
+    return now.executable, now.cmdline or b""
+
+
 def replayed(record: Record) -> Event | None:
     """Return the event a record was made of, for a ledger; None for other records."""
+    action = record["event"]["action"]
+    if action not in ("fork", "exec", "exit"):
+        return None
     process, about = record["process"], record["ir"]
-    task = _task(process, about)
-    at = (0, 0, about["clock"]["bt_ns"], 0, 1, False, task, b"")
-    match record["event"]["action"]:
-        case "fork":
-            return Fork(*at, key_of(about["creator"]), about["creator"]["tid"], 0)
-        case "exec":
-            argv, executable = raw_argv(record), _bytes(process.get("executable", ""))
-            size = about["argv"]["bytes"]
-            return Exec(
-                *at,
-                task.tid,
-                len(process["args"]),
-                size,
-                argv,
-                executable,
-                b"",
-                b"",
-                (),
-            )
-        case "exit":
-            return Exit(*at, process.get("exit_code", 0) << 8)
-    return None
+    at = (0, 0, about["clock"]["bt_ns"], 0, 1, False, _task(process, about), b"")
+    if action == "fork":
+        return Fork(*at, key_of(about["creator"]), about["creator"]["tid"], 0)
+    if action == "exit":
+        return Exit(*at, process.get("exit_code", 0) << 8)
+    argv, executable = raw_argv(record), _bytes(process.get("executable", ""))
+    sizes = (process["thread"]["id"], len(process["args"]), about["argv"]["bytes"])
+    return Exec(*at, *sizes, argv, executable, b"", b"", ())
 
 
 def _task(process: dict[str, Any], about: dict[str, Any]) -> Task:
-    key, parent = key_of(process), key_of(process.get("parent", {}))
-    tracer = key_of(about.get("tracer", {}))
-    context = msgspec.structs.replace(_CONTEXT, euid=int(process["user"]["id"]))
-    return Task(
-        key,
-        parent,
-        parent if tracer == NOBODY else tracer,
-        process["thread"]["id"],
-        pgid=0,
-        sid=0,
-        vpid=process["vpid"],
-        ptrace=int(tracer != NOBODY),
-        leader=key.tgid,
-        kernel=False,
-        image=Image(_bytes(process["name"]), _NO_FILE, context),
+    return plain_task(
+        key_of(process),
+        key_of(process.get("parent", {})),
+        key_of(about.get("tracer", {})),
+        _bytes(process["name"]),
+        int(process["user"]["id"]),
     )
 
 
 def raw_argv(record: Record) -> bytes:
-    """Return the bytes of argv that a record holds, NUL after each argument."""
+    """Return the bytes of argv that a record holds, NUL after each whole argument."""
     if exact := record["ir"]["argv"].get("raw_base64"):
         args = [base64.b64decode(one) for one in exact]
     else:
         args = [_bytes(one) for one in record["process"]["args"]]
-    return b"".join(one + b"\0" for one in args)
+    return b"".join(one + b"\0" for one in args)[: record["ir"]["argv"]["bytes"]]
 
 
 def _bytes(said: str) -> bytes:

@@ -6,13 +6,13 @@ may be, and watches the scheduler.
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from agent.checks.finding import CRITICAL, OK, UNKNOWN, WARNING, Finding
 from agent.errors import NotPermittedError
-from agent.events import Discrepancy, Listing, Seen
+from agent.events import Discrepancy, Listing, Seen, Verdict
 from agent.process import pidrange
 from agent.process.census import RAN_UNLISTED
 from agent.sinks.text import safe, sentence, text
@@ -31,21 +31,34 @@ def check(folder: Path, tell: Tell | None) -> Finding:
     try:
         sweep.doubt()
         listing = sweep.views.listing(changes=False)
-        found = [_told(one) for one in sweep.compare(listing)] if listing.starts else []
-        if tell and listing.starts:
-            found += _deep(sweep, listing, tell)
-        return _finding(sweep, listing, found, deep=tell is not None)
+        found = [*_compared(sweep, listing)] if listing.starts else []
+        notes = _lacking(sweep)
+        if tell:
+            known = {one["pid"] for one in found}
+            deeper, refused = _deep(sweep, listing, tell)
+            found += [one for one in deeper if one["pid"] not in known]
+            notes += refused
+        return _finding(sweep, listing, found, notes, deep=tell is not None)
     finally:
         sweep.close()
 
 
 def _unknown(note: str) -> Finding:
-    return Finding([f"hidden: {note}"], {"note": note}, UNKNOWN)
+    return Finding([f"hidden: {note}"], {"notes": [note]}, UNKNOWN)
 
 
-def _told(one: Discrepancy) -> dict[str, Any]:
+def _compared(sweep: Sweep, listing: Listing) -> Iterator[dict[str, Any]]:
+    """Hold the views against each other; who has two parents is not hidden."""
+    for one in sweep.compare(listing):
+        if one.kind != Verdict.FORGED:
+            task = sweep.views.one(one.key.tgid)
+            yield _told(one, text(task.image.comm) if task else "")
+
+
+def _told(one: Discrepancy, name: str) -> dict[str, Any]:
     return {
         "pid": one.key.tgid,
+        "name": name,
         "kind": str(one.kind),
         "reason": one.why,
         "seen_by": [view for view, has in one.views.items() if has],
@@ -53,53 +66,72 @@ def _told(one: Discrepancy) -> dict[str, Any]:
     }
 
 
-def _finding(
-    sweep: Sweep, listing: Listing, found: list[dict[str, Any]], *, deep: bool
-) -> Finding:
+def _lacking(sweep: Sweep) -> list[str]:
+    """Say what was not looked at."""
     views = sweep.views.views
+    notes = [f"{view}, no probes here give it" for view in views if not views[view]]
+    if not sweep.comparable:
+        notes.append("/proc, which is not one that shows all processes")
+    return notes
+
+
+def _finding(
+    sweep: Sweep,
+    listing: Listing,
+    found: list[dict[str, Any]],
+    notes: list[str],
+    *,
+    deep: bool,
+) -> Finding:
     doubts = [{"kind": str(one.kind), "text": one.text} for one in sweep.doubts]
-    lacking = [view for view, there in views.items() if not there]
-    look = "deep look" if deep else "look"
-    lines = [f"hidden: {look} at {len(listing.starts)} processes: {len(found)} hidden"]
+    count, look = len(listing.starts), "deep look" if deep else "look"
+    lines = [f"hidden: {look} at {count} processes by kernel, {len(found)} hidden"]
     lines += [
-        f"  {one['kind'].upper()}: pid {one['pid']}: {one['reason']}" for one in found
+        f"  {one['kind'].upper()}: {safe(one['name'] or '?')}[{one['pid']}]:"
+        f" {sentence(one['reason'])}"
+        for one in found
     ]
     lines += [f"  doubt: {sentence(one['text'])}" for one in doubts]
-    lines += [
-        f"  not looked at, this agent's probes don't give it: {one}" for one in lacking
-    ]
+    lines += [f"  not looked at: {one}" for one in notes]
     if sweep.views.init:
-        lines.append(
-            "  this kernel's iterator leaves out pid 1; it is taken from elsewhere"
-        )
+        lines.append("  pid 1 is taken by number: this kernel's iterator leaves it out")
     document = {
-        "processes": len(listing.starts),
+        "processes": count,
         "deep": deep,
         "hidden": found,
         "doubts": doubts,
-        "views": views,
+        "views": sweep.views.views,
+        "notes": notes,
     }
-    code = CRITICAL if found else WARNING if doubts else OK
-    return Finding(lines, document, code if listing.starts or found else UNKNOWN)
+    looked = OK if count and sweep.comparable else UNKNOWN
+    return Finding(
+        lines, document, CRITICAL if found else WARNING if doubts else looked
+    )
 
 
-def _deep(sweep: Sweep, listing: Listing, tell: Tell) -> list[dict[str, Any]]:
-    return [*_by_number(sweep, tell), *_by_scheduler(sweep, listing)]
+def _deep(
+    sweep: Sweep, listing: Listing, tell: Tell
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """Ask for numbers and watch who runs; also returns what could not be done."""
+    notes = []
+    try:
+        found = _by_number(sweep, tell)
+    except NotPermittedError as error:
+        found, notes = [], [f"every pid there may be: {error}"]
+    return found + (_by_scheduler(sweep, listing) if listing.starts else []), notes
 
 
 def _by_number(sweep: Sweep, tell: Tell) -> list[dict[str, Any]]:
     """Ask for every pid there may be; find who answers and is not listed."""
     shown, witness = sweep.proc, sweep.private or sweep.proc
-    try:
-        there = pidrange.existing(1, pidrange.PID_LIMIT, tell, witness)
-    except NotPermittedError:
-        return []
+    there = pidrange.existing(1, pidrange.PID_LIMIT, tell, witness)
     missing = pidrange.unlisted(there.by_pidfd | there.by_group, shown, witness)
     views = {"pidfd_open": there.by_pidfd, "getpgid": there.by_group}
     return [
         {
             "pid": pid,
-            "kind": "hidden_from_proc",
+            "name": "",
+            "kind": str(Verdict.HIDDEN_FROM_PROC),
             "reason": "it answers to its number, and /proc does not list it",
             "seen_by": [name for name, pids in views.items() if pid in pids],
             "missing_from": ["/proc"],
@@ -124,8 +156,9 @@ def _by_scheduler(sweep: Sweep, listing: Listing) -> list[dict[str, Any]]:
     return [
         {
             "pid": seen.key.tgid,
+            "name": text(seen.comm),
             "kind": RAN_UNLISTED,
-            "reason": f"{safe(text(seen.comm))} runs, and no list of the kernel has it",
+            "reason": "it runs, and no list of the kernel has it",
             "seen_by": ["scheduler"],
             "missing_from": ["task list"],
         }

@@ -16,15 +16,21 @@ from agent.events import Task, Verdict
 from agent.process.parentage import contradiction
 from agent.process.proc import Proc
 from agent.sinks.search import Search, of_actions
-from agent.sinks.text import safe, text
+from agent.sinks.text import safe, sentence, text
 from agent.sweep import Sweep
 
 _PAUSE_S = 0.05
+_NEWEST = 2
+"""Segments that are searched for what the agent said last."""
 
 
 def check(folder: Path, state: Path) -> Finding:
     """Look now, and at what the agent has recorded."""
-    now = _kernel(folder) if os.geteuid() == 0 else _by_proc("only root may look")
+    now = (
+        _kernel(folder)
+        if os.geteuid() == 0
+        else _by_proc("only /proc was asked: the kernel takes root")
+    )
     agent = _census(state)
     lines = [*now.lines, *agent.lines]
     code = gravest((now.exit_code, agent.exit_code))
@@ -36,7 +42,7 @@ def _kernel(folder: Path) -> Finding:
     try:
         tasks = sweep.views.tasks()
         if not tasks:
-            return _by_proc("no probes are loaded: the kernel's own list can't be read")
+            return _by_proc("only /proc was asked: no probes are loaded")
         sweep.doubt()
         wrong = [
             {"pid": one.key.tgid, "reason": one.why}
@@ -44,7 +50,8 @@ def _kernel(folder: Path) -> Finding:
             if one.kind is Verdict.FORGED
         ]
         wrong += _contradictions(sweep, tasks)
-        note = "" if sweep.comparable else sweep.doubts[0].text
+        doubts = "; ".join(one.text for one in sweep.doubts)
+        note = "" if sweep.comparable else f"not compared with /proc: {doubts}"
     finally:
         sweep.close()
     names = {task.key.tgid: task.image.comm for task in tasks}
@@ -85,8 +92,7 @@ def _by_proc(note: str) -> Finding:
             for pid in sorted(pids)
             if (tracer := proc.tracer(pid))
         ]
-    found = _now(len(pids), "/proc", traced, [], note)
-    return found._replace(exit_code=UNKNOWN)
+    return _now(len(pids), "/proc", traced, [], note)
 
 
 def _who(proc: Proc, pid: int) -> dict[str, Any]:
@@ -112,7 +118,7 @@ def _now(
         for one in traced
     ]
     lines += [f"  FORGED: pid {one['pid']}: {one['reason']}" for one in wrong]
-    lines += [f"  {note}"] if note else []
+    lines += [f"  {sentence(note)}"] if note else []
     document = {
         "processes": count,
         "source": source,
@@ -126,12 +132,13 @@ def _now(
 
 def _census(state: Path) -> Finding:
     """Say what the agent's last heartbeat and its alerts in these records say."""
-    search = Search(state / "records", newest=2)
+    search = Search(state / "records", newest=_NEWEST)
     beat = search.last(of_actions("heartbeat"))
     if beat is None:
-        note = "  births: no agent has recorded any here"
-        return Finding([note], {"note": note.strip()}, UNKNOWN)
-    told = beat["ir"]["heartbeat"]
+        note = search.unread or "no agent has counted any in the newest records"
+        return Finding([f"  births: {note}"], {"note": note}, UNKNOWN)
+    told: dict[str, Any] = {"verdicts": {}, "births_unseen": 0, "ends_unseen": 0}
+    told |= beat["ir"]["heartbeat"]  # an older agent counts less
     verdicts = ", ".join(f"{n} {kind}" for kind, n in sorted(told["verdicts"].items()))
     forged = [
         {"pid": one["process"]["pid"], "entity_id": one["process"]["entity_id"]}
@@ -142,7 +149,10 @@ def _census(state: Path) -> Finding:
     lines = [
         f"  births, by the agent at {beat['@timestamp']}: {verdicts or 'as usual'}"
     ]
-    lines += [f"  FORGED: {one['entity_id']}: {one['reason']}" for one in forged]
+    lines += [
+        f"  FORGED: {one['entity_id']}: {sentence(one['reason'])}, {one['at']}"
+        for one in forged
+    ]
     document = {
         "at": beat["@timestamp"],
         "verdicts": told["verdicts"],

@@ -7,248 +7,169 @@ tree, and the accesses to it. Each claim names its source: kernel, /proc, or a r
 
 import os
 import re
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from agent import clock
-from agent.checks.family import Family, Member, key_of, raw_argv
+from agent.checks.family import Family, key_of
 from agent.checks.finding import CRITICAL, OK, UNKNOWN, WARNING, Finding
+from agent.checks.living import Living
+from agent.checks.looks import looks
+from agent.checks.people import People
+from agent.checks.touches import touches
 from agent.checks.tree import Tree
 from agent.errors import UsageError
-from agent.events import NOBODY, Parentage, ProcessKey, Task, Verdict
-from agent.process import drift
-from agent.process.drift import Born, Weight
-from agent.process.look import InstalledPrograms, kernel_threads, look
+from agent.events import ProcessKey, Verdict
+from agent.process.drift import Weight
 from agent.process.proc import Proc
 from agent.sensor.tasks import TaskViews
-from agent.sinks.search import Record, Search, of_pid, of_targets
-from agent.sinks.text import rfc3339, text
+from agent.sinks.search import Search, of_pids, of_targets
 
-_ENTITY = re.compile(r"([0-9a-f]{12})-(\d+)-([0-9a-f]+)")
-_TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+_ENTITY = re.compile(r"([0-9a-f]{12})-([0-9]{1,10})-([0-9a-f]{1,16})")
+_PID = re.compile(r"[0-9]{1,10}")
+_MAX_PID = (1 << 31) - 1
 _WRONG = {Verdict.FORGED, Verdict.HIDDEN_FROM_PROC, Verdict.ONLY_IN_PROC}
+_UNPROVEN = {None, Verdict.UNKNOWN_BEFORE_START, Verdict.STALE_PID}
 
 
 def check(who: str, folder: Path, state: Path) -> Finding:
-    """Look at one process, living or dead; UsageError when nobody knows it."""
+    """Look at one process, living or dead; UsageError for neither a pid nor an id."""
     with ExitStack() as opened:
-        views = None
-        if os.geteuid() == 0:
-            views = TaskViews(folder)
+        views, why_not = _views(folder)
+        if views:
             opened.callback(views.close)
         proc = opened.enter_context(Proc.mounted())
-        search = Search(state / "records")
-        return _Inquiry(views, proc, search).answer(who)
+        living = Living(views, proc, why_not)
+        return _Inquiry(living, Search(state / "records")).answer(who)
+
+
+def _views(folder: Path) -> tuple[TaskViews | None, str]:
+    """Open the kernel's views, or say why it can't be asked."""
+    if os.geteuid():
+        return None, "that takes root"
+    try:
+        views = TaskViews(folder)
+    except OSError as error:
+        return None, f"{folder}: {error.strerror}"
+    if views.views["task chain"]:
+        return views, ""
+    views.close()
+    return None, f"no probes that can tell are loaded in {folder}"
 
 
 class _Inquiry:
     """One question, and what is needed to answer it."""
 
-    def __init__(self, views: TaskViews | None, proc: Proc, search: Search) -> None:
-        self._proc, self._search = proc, search
+    def __init__(self, living: Living, search: Search) -> None:
+        self._living, self._search = living, search
         self._boot = clock.boot_id().replace("-", "")[:12]
-        self._kernel = views is not None and views.views["task chain"]
-        live = views.one if views else _nobody
-        self._live = live
-        self._family = Family(search, live, self._boot)
+        self._family = Family(search, living, self._boot)
+        self._people = People(self._family, living)
 
     def answer(self, who: str) -> Finding:
         key = self._whom(who)
+        if key is None:
+            return self._nobody(who, "no process, and no record of one")
+        if isinstance(key, str):
+            return self._nobody(who, key)
         self._family.gather(key)
-        document = self._document(key)
+        if not self._family.knows(key):
+            return self._nobody(who, "no process, and no record of one")
+        document = {"asked": who, **self._document(key)}
         return Finding([*Tree(document).lines()], document, _code(document))
 
-    def _whom(self, who: str) -> ProcessKey:
+    def _nobody(self, who: str, why: str) -> Finding:
+        notes = [f"{who}: {why}", *self._notes()]
+        return Finding(notes, {"asked": who, "notes": notes}, UNKNOWN)
+
+    def _whom(self, who: str) -> ProcessKey | str | None:
+        """Return whom this names; None for nobody, or why that can't be said."""
         if match := _ENTITY.fullmatch(who):
             if match[1] != self._boot:
-                raise UsageError(f"{who} is of another boot; this one is {self._boot}")
-            return ProcessKey(int(match[2]), int(match[3], 16))
-        if not who.isdigit():
+                see = f"ir-check records --where process.entity_id={who}"
+                return f"of another boot; this one is {self._boot}. Try {see}"
+            key = ProcessKey(int(match[2]), int(match[3], 16))
+            self._living.learn([key])
+            return key if 0 < key.tgid <= _MAX_PID else None
+        if not _PID.fullmatch(who):
             raise UsageError(f"{who!r} is neither a pid nor an entity id")
-        pid = int(who)
-        if task := self._live(pid):
-            return task.key
-        return self._by_record(pid)
+        return self._by_pid(int(who)) if 0 < int(who) <= _MAX_PID else None
 
-    def _by_record(self, pid: int) -> ProcessKey:
-        """Take the process that /proc shows, or else the last one with this pid."""
-        stat = self._proc.stat(pid)
-        start = stat.start_ticks * _TICK_NS if stat else 0
-        last = self._search.last(of_pid(pid))
-        known = key_of(last["process"]) if last else NOBODY
-        if stat and known.start_ns // _TICK_NS != stat.start_ticks:
-            return ProcessKey(pid, start)
-        if known == NOBODY:
-            raise UsageError(f"there is no process {pid}, and no record of one here")
-        return known
+    def _by_pid(self, pid: int) -> ProcessKey | None:
+        """Take who has this pid now, or else who had it last."""
+        last = None
+        pids = [pid, *self._living.parents(pid)] if self._living.why_not else [pid]
+        if self._living.why_not or self._living.task(pid) is None:
+            for record in self._search.find(of_pids(pids, self._boot)):
+                self._living.learn([key_of(record["process"])])
+                if record["process"]["pid"] == pid:
+                    last = key_of(record["process"])
+        task = self._living.task(pid)
+        return task.key if task else last
 
     def _document(self, key: ProcessKey) -> dict[str, Any]:
-        family = self._family
-        now, told = self._live(key.tgid), family.verdict(key)
-        stale = now is not None and now.key != key
-        verdict = Verdict.STALE_PID if stale else self._verdict(key, told)
-        lineage = [self._person(one) for one in family.chain(key)]
+        living, family, people = self._living, self._family, self._people
+        verdict, source = self._verdict(key)
+        now, program = family.tasks.get(key), family.member(key).program
+        chain, end = family.chain(key)
+        person, *lineage = [people.person(one) for one in chain]
+        other = living.task(key.tgid) if verdict == Verdict.STALE_PID else None
         return {
-            **self._person(key),
-            "verdict": str(verdict) if verdict else None,
-            "pid_is_now": self._name(now.key) if now and stale else None,
-            "kernel": self._facts(family.tasks.get(key)),
-            "proc": self._of_proc(key),
-            "drift": self._drift(key),
-            "lineage": lineage[1:],
-            "lineage_is_whole": family.is_whole(key),
-            "touched_by": [*self._touched(key)],
+            **person,
+            "entity_is_exact": living.is_exact(key) or program is not None,
+            "verdict": verdict,
+            "verdict_source": source,
+            "pid_is_now": people.stranger(other) if other else None,
+            "kernel": None if living.why_not or not now else people.facts(now),
+            "proc": living.by_proc(key),
+            "looks": looks(key, program) if program and person["lives"] else [],
+            "alerts": [_alert(one) for one in family.member(key).alerts],
+            "lineage": lineage,
+            "lineage_end": end,
+            "touched_by": touches(self._search.find(of_targets({family.entity(key)}))),
             "records_not_chained": self._search.broken,
-            "kernel_was_asked": self._kernel,
+            "notes": self._notes(),
         }
 
-    def _verdict(self, key: ProcessKey, told: Parentage | None) -> str | None:
-        """Take what is true now, or what was recorded last."""
-        stat = self._proc.stat(key.tgid)
-        if told is not None:
-            return told.verdict if stat else Verdict.HIDDEN_FROM_PROC
-        if self._kernel and stat and stat.start_ticks == key.start_ns // _TICK_NS:
-            return Verdict.ONLY_IN_PROC
-        member = self._family.members.get(key, Member())
-        last = member.program or member.birth
-        return last["ir"].get("parentage", {}).get("verdict") if last else None
+    def _verdict(self, key: ProcessKey) -> tuple[str | None, str]:
+        """Return what is true now, or was recorded last, and whose word that is."""
+        by_kernel, by_proc = self._living.differs(key)
+        if by_kernel and not by_proc:
+            return Verdict.HIDDEN_FROM_PROC, "kernel, /proc"
+        if by_proc and not by_kernel:
+            return Verdict.ONLY_IN_PROC, "kernel, /proc"
+        if by_kernel and (told := self._family.verdict(key)):
+            return told.verdict, self._living.source
+        if not by_kernel and self._living.task(key.tgid):
+            return Verdict.STALE_PID, self._living.source
+        return self._family.member(key).verdict
 
-    def _person(self, key: ProcessKey) -> dict[str, Any]:
-        """Return who somebody is, and from where that is known."""
-        family = self._family
-        entry, member = family.process(key), family.members.get(key, Member())
-        about = {
-            **self._name(key),
-            "executable": text(entry.executable) if entry else "",
-            "args": text(entry.argv[:-1]).split("\0") if entry and entry.argv else [],
-            "runs": key in family.tasks or self._runs(key),
-            "records": {
-                name: record["event"]["sequence"]
-                for name in ("birth", "program", "end")
-                if (record := getattr(member, name))
-            },
-        }
-        if member.end:
-            about["ended"] = member.end["@timestamp"]
-        told = family.verdict(key)
-        about["parentage"] = str(told.verdict) if told else None
-        return about | {"evidence": self._evidence(told)}
-
-    def _name(self, key: ProcessKey) -> dict[str, Any]:
-        entry = self._family.process(key)
-        start = rfc3339(key.start_ns + clock.wall_anchor().offset_ns)
-        name = text(entry.comm) if entry else ""
-        entity = self._family.entity(key)
-        return {"pid": key.tgid, "name": name, "entity_id": entity, "start": start}
-
-    def _runs(self, key: ProcessKey) -> bool:
-        stat = self._proc.stat(key.tgid)
-        return stat is not None and stat.start_ticks == key.start_ns // _TICK_NS
-
-    def _evidence(self, told: Parentage | None) -> dict[str, Any]:
-        if told is None:
-            return {}
-        people = {
-            "creator": told.creator,
-            "birth_parent": told.birth_parent,
-            "real_parent": told.parent,
-            "tracer": told.tracer,
-            "exited": told.exited,
-        }
-        found: dict[str, Any] = {
-            role: self._name(key) for role, key in people.items() if key != NOBODY
-        }
-        if told.exited_ns:
-            at = rfc3339(told.exited_ns + clock.wall_anchor().offset_ns)
-            found["exited"]["end"] = at
-        return found | ({"reason": told.why} if told.why else {})
-
-    def _facts(self, task: Task | None) -> dict[str, Any] | None:
-        if task is None:
-            return None
-        return {
-            "real_parent": task.real_parent.tgid,
-            "parent": task.parent.tgid,
-            "leader": task.leader,
-            "ptrace": task.ptrace,
-            "kernel_thread": task.kernel,
-            "name": text(task.image.comm),
-        }
-
-    def _of_proc(self, key: ProcessKey) -> dict[str, Any] | None:
-        if not self._runs(key):
-            return None
-        stat, status = self._proc.stat(key.tgid), self._proc.status(key.tgid)
-        if stat is None or status is None:
-            return None
-        return {"ppid": stat.ppid, "tracer": status.tracer, "name": text(stat.comm)}
-
-    def _drift(self, key: ProcessKey) -> list[dict[str, str]]:
-        """Hold what it looks like now against its last exec."""
-        member = self._family.members.get(key, Member())
-        now = look(key.tgid) if self._runs(key) else None
-        if now is None or member.program is None:
-            return []
-        programs = InstalledPrograms(Path("/proc") / str(key.tgid))
-        found = drift.judge(_born(member.program), now, programs, kernel_threads())
-        return [
-            {"kind": one.kind, "weight": one.weight, "reason": one.why}
-            | {"was": text(one.was), "now": text(one.now)}
-            for one in found
-        ]
-
-    def _touched(self, key: ProcessKey) -> Iterator[dict[str, Any]]:
-        """Return who reached into it, by whom and way; folded counts are summed up."""
-        told: dict[tuple[str, str, str], dict[str, Any]] = {}
-        wanted = of_targets({self._family.entity(key)})
-        for record in self._search.find(wanted):
-            who, event = record["process"], record["event"]
-            way = (who["entity_id"], event["action"], event["outcome"])
-            one = told.setdefault(
-                way,
-                {
-                    "pid": who["pid"],
-                    "name": who["name"],
-                    "entity_id": who["entity_id"],
-                    "action": event["action"],
-                    "outcome": event["outcome"],
-                    "first": record["@timestamp"],
-                    "record": event["sequence"],
-                },
-            )
-            one["last"] = record["@timestamp"]
-            one["count"] = max(one.get("count", 0), record["ir"]["access"]["count"])
-        yield from told.values()
+    def _notes(self) -> list[str]:
+        """Say what was not asked, and why."""
+        notes = []
+        if self._living.why_not:
+            notes.append(f"the kernel was not asked: {self._living.why_not}")
+        if self._search.unread:
+            notes.append(f"its past is not known: {self._search.unread}")
+        return notes
 
 
-def _nobody(_pid: int) -> Task | None:
-    return None
-
-
-def _born(program: Record) -> Born:
-    process, about = program["process"], program["ir"]
-    major, _, minor = about["exe"]["device"].partition(":")
-    return Born(
-        executable=process.get("executable", "").encode("utf-8", "surrogateescape"),
-        argv=raw_argv(program),
-        argv_bytes=about["argv"]["bytes"],
-        comm=process["name"].encode("utf-8", "surrogateescape"),
-        file=drift.File(int(about["exe"]["inode"]), int(major) << 20 | int(minor)),
-        argv_sha256=bytes.fromhex(about["argv"]["sha256"]),
-        invoked=about["exec"]["path"].encode("utf-8", "surrogateescape"),
-        interpreter=about["exec"].get("interpreter", "").encode(),
-        memfd=about["exe"]["memfd"],
-    )
+def _alert(record: dict[str, Any]) -> dict[str, Any]:
+    told = record["ir"]["discrepancy"]
+    return {
+        "kind": told["kind"],
+        "reason": told["reason"],
+        "at": record["@timestamp"],
+        "record": record["event"]["sequence"],
+    }
 
 
 def _code(document: dict[str, Any]) -> int:
     verdict = document["verdict"]
-    if verdict in _WRONG:
+    if verdict in _WRONG or document["alerts"]:
         return CRITICAL
-    alarms = any(one["weight"] is Weight.ALARM for one in document["drift"])
+    alarms = any(one["weight"] == Weight.ALARM for one in document["looks"])
     if alarms or verdict == Verdict.TRACED or document["records_not_chained"]:
         return WARNING
-    known = verdict not in (None, Verdict.UNKNOWN_BEFORE_START, Verdict.STALE_PID)
-    return OK if known else UNKNOWN
+    return UNKNOWN if verdict in _UNPROVEN or document["notes"] else OK

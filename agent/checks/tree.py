@@ -7,8 +7,33 @@ bytes an attacker chose for names and arguments.
 from collections.abc import Iterator
 from typing import Any
 
-from agent.events import Verdict
+from agent.events import ChainEnd, Verdict
+from agent.process.drift import Kind
 from agent.sinks.text import safe, sentence
+
+_MEANING = {
+    Verdict.CONSISTENT: "its parent is its parent",
+    Verdict.TRACED: "a tracer holds it; its parent is its parent",
+    Verdict.REPARENTED: "its parent ended, and one that may do so took it over",
+    Verdict.CLONE_PARENT: "it was born as a sibling of who started it",
+    Verdict.FORGED: "this can't be",
+    Verdict.HIDDEN_FROM_PROC: "the kernel has it, and /proc does not show it",
+    Verdict.ONLY_IN_PROC: "/proc shows it, and the kernel has no such process",
+    Verdict.STALE_PID: "it is gone, and its pid is another's",
+    Verdict.UNKNOWN_BEFORE_START: "nothing speaks against it, its birth was not seen",
+}
+_ROLES = {
+    "creator": "started by",
+    "birth_parent": "born to",
+    "exited": "orphaned by",
+    "real_parent": "child of",
+    "tracer": "traced by",
+}
+_ENDS = {
+    ChainEnd.UNKNOWN_PARENT: "who comes before is not known",
+    ChainEnd.DEPTH: "there are more of them before",
+    ChainEnd.CYCLE: "before it the records go round in a circle",
+}
 
 
 class Tree:
@@ -21,96 +46,124 @@ class Tree:
     def lines(self) -> Iterator[str]:
         """Return who it is, whose child, and then the ancestors as a tree."""
         told = self._told
-        yield f"{_who(told)}  {told['entity_id']}"
-        yield f"  {_state(told)}"
-        if told["args"] or told["executable"]:
-            words = " ".join(map(safe, told["args"]))
-            yield f"  program     {safe(told['executable'])}: {words}{_source(told)}"
-        yield f"  parentage   {told['verdict'] or 'not known'}{self._because()}"
-        yield from self._evidence()
-        yield from self._sources()
-        yield from (
-            f"  {one['weight']:<10}  {one['kind']}: {sentence(one['reason'])}"
-            for one in told["drift"]
-        )
+        about = "" if told["entity_is_exact"] else "  (start to the clock tick only)"
+        yield f"{_who(told)}  {told['entity_id']}{about}"
+        yield from (f"  {what:<11} {said}" for what, said in self._facts() if said)
+        yield from self._alarms()
         yield from self._ancestors()
         yield from self._touches()
         if broken := told["records_not_chained"]:
             yield f"  {broken} records do not verify and were left out: ir-check verify"
+        yield from (f"  {sentence(one)}" for one in told["notes"])
 
-    def _because(self) -> str:
+    def _facts(self) -> Iterator[tuple[str, str]]:
         told = self._told
-        if told["pid_is_now"]:
-            now = told["pid_is_now"]
-            return f": pid {told['pid']} is {_who(now)} since {now['start']}"
-        reason = told["evidence"].get("reason", "")
-        return f": {sentence(reason)}" if reason else ""
+        yield "life", _life(told)
+        if user := told["user"]:
+            name = f" ({safe(user['name'])})" if "name" in user else ""
+            yield "user", f"{user['id']}{name}"
+        source = f"  ({told['program_source']})"
+        if told["executable"]:
+            yield "executable", f"{safe(told['executable'])}{source}"
+        if told["args"]:
+            cut = " ... (more was not recorded)" if told["args_cut"] else ""
+            yield "arguments", " ".join(map(safe, told["args"])) + cut + source
+        yield "parentage", self._verdict()
+        for role, word in _ROLES.items():
+            if one := told["evidence"].get(role):
+                yield f"  {word}", self._person(one)
+        yield from self._sources()
 
-    def _evidence(self) -> Iterator[str]:
-        words = {
-            "creator": "created by",
-            "birth_parent": "born of",
-            "exited": "who ended",
-            "real_parent": "child of",
-            "tracer": "traced by",
-        }
-        for role, word in words.items():
-            if one := self._told["evidence"].get(role):
-                end = f" at {one['end']}" if "end" in one else ""
-                source = "kernel" if role in ("real_parent", "tracer") else "ledger"
-                yield f"    {word:<11} {_who(one)}{end}  ({source})"
+    def _verdict(self) -> str:
+        told = self._told
+        verdict = told["verdict"]
+        if verdict is None:
+            return "not known"
+        why = told["evidence"].get("reason") or _MEANING[verdict]
+        if now := told["pid_is_now"]:
+            why += f": {_who(now)}, born {now['start']}"
+        return f"{verdict}: {sentence(why)}  ({told['verdict_source']})"
 
-    def _sources(self) -> Iterator[str]:
+    def _person(self, one: dict[str, Any]) -> str:
+        end = f", ended {one['ended']}" if one.get("ended") else ""
+        return f"{_who(one)}{end}  ({one['source']})"
+
+    def _sources(self) -> Iterator[tuple[str, str]]:
         if kernel := self._told["kernel"]:
-            yield (
-                f"    kernel      real_parent {kernel['real_parent']}, parent"
-                f" {kernel['parent']}, leader {kernel['leader']},"
-                f" ptrace {kernel['ptrace']}"
-            )
-        elif not self._told["kernel_was_asked"]:
-            yield "    kernel      not asked: that takes root and loaded probes"
+            tracer = f"traced by {kernel['parent']}" if kernel["ptrace"] else "untraced"
+            yield "kernel says", f"child of {kernel['real_parent']}, {tracer}"
         if proc := self._told["proc"]:
-            yield f"    /proc       PPid {proc['ppid']}, TracerPid {proc['tracer']}"
+            tracer = f"traced by {proc['tracer']}" if proc["tracer"] else "untraced"
+            zombie = ", ended and not waited for" if proc["zombie"] else ""
+            yield "/proc says", f"child of {proc['ppid']}, {tracer}{zombie}"
+
+    def _alarms(self) -> Iterator[str]:
+        for one in self._told["looks"]:
+            label = "looks" if one["kind"] == Kind.UNCHANGED else one["weight"].upper()
+            yield f"  {label:<11} {_look(one)}"
+        for one in self._told["alerts"]:
+            said = f"{one['kind']}: {sentence(one['reason'])}"
+            yield f"  ALERT       {said}, {one['at']}  (record {one['record']})"
 
     def _ancestors(self) -> Iterator[str]:
-        yield "  lineage, by birth:"
-        people = [*reversed(self._told["lineage"]), self._told]
-        if not self._told["lineage_is_whole"]:
-            yield "    its parent is not known"
+        told = self._told
+        yield "  ancestors, by birth where it was seen:"
+        people = [*reversed(told["lineage"]), told]
+        before = _ENDS.get(told["lineage_end"])
+        if before:
+            yield f"    ({before})"
         for depth, one in enumerate(people):
             branch = "   " * (depth - 1) + "└─ " if depth else ""
-            yield f"    {branch}{_who(one)}  {_state(one)}{_oddity(one)}"
+            yield f"    {branch}{_who(one)}  {_life(one)}{_oddity(one)}"
 
     def _touches(self) -> Iterator[str]:
         touches = self._told["touched_by"]
-        yield "  touched by:" if touches else "  touched by nobody, as far as recorded"
+        yield "  reached into by:" if touches else "  no access to it is on record"
         for one in touches:
-            yield (
-                f"    {_who(one)}  {one['action']} {one['outcome']},"
-                f" {one['count']} times, last {one['last']}  (record {one['record']})"
-            )
+            error = f" {one['error']}" if one["error"] else ""
+            denied = f", denied by {one['denied']}" if one["denied"] else ""
+            times = f"{one['count']} times, from {one['first']} to {one['last']}"
+            when = f"once, {one['first']}" if one["count"] == 1 else times
+            how = f"{one['action']}: {one['outcome']}{error}{denied}"
+            yield f"    {_who(one)}  {how}, {when}  (record {one['record']})"
 
 
 def _who(one: dict[str, Any]) -> str:
-    return f"{safe(one['name']) or '?'}[{one['pid']}]"
+    return f"{safe(one['name']) if one['name'] else '?'}[{one['pid']}]"
 
 
-def _state(one: dict[str, Any]) -> str:
-    if "ended" in one:
-        return f"ended {one['ended']}{_source(one, 'end')}"
-    return f"since {one['start']}" if one["runs"] else "not running, its end unseen"
+def _look(one: dict[str, Any]) -> str:
+    """Say what has changed, and to what where that is a name or a command line."""
+    if one["kind"] == Kind.UNCHANGED:
+        return str(one["reason"])
+    now = one["now"].rstrip("\0").replace("\0", " ")
+    to = f": now {safe(now)}" if now and one["kind"] != Kind.ARGV0_DIFFERS else ""
+    return f"{one['kind']}: {sentence(one['reason'])}{to}"
+
+
+def _life(one: dict[str, Any]) -> str:
+    """Say from when to when, with the records of both."""
+    born = f"born {one['start']}{_record(one, 'birth')}"
+    if one["ended"]:
+        how = one["signal"] or f"exit code {one['exit_code']}"
+        return f"{born}, ended {one['ended']}, {how}{_record(one, 'end')}"
+    return (
+        f"{born}, lives" if one["lives"] else f"{born}, gone: its end is not on record"
+    )
+
+
+def _record(one: dict[str, Any], kind: str) -> str:
+    number = one["records"].get(kind)
+    return "" if number is None else f" (record {number})"
 
 
 def _oddity(one: dict[str, Any]) -> str:
     """Say what is not as usual about somebody's parent, with the other's name."""
     if one["parentage"] in (None, Verdict.CONSISTENT):
         return ""
+    if one["parentage"] == Verdict.UNKNOWN_BEFORE_START:
+        return ", birth not seen"
     roles = {Verdict.REPARENTED: "real_parent", Verdict.TRACED: "tracer"}
     other = one["evidence"].get(roles.get(one["parentage"], ""))
     word = {Verdict.REPARENTED: "to", Verdict.TRACED: "by"}.get(one["parentage"], "")
-    return f"  {one['parentage']}" + (f" {word} {_who(other)}" if other else "")
-
-
-def _source(one: dict[str, Any], kind: str = "program") -> str:
-    number = one["records"].get(kind)
-    return f"  (record {number})" if number is not None else ""
+    return f", {one['parentage']}" + (f" {word} {_who(other)}" if other else "")

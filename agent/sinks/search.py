@@ -5,11 +5,10 @@ line matches and is chained to the line before it. A line that is not is counted
 never shown; whether the whole chain holds is for `verify` to say.
 """
 
-import mmap
 import re
 from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import msgspec
 
@@ -24,6 +23,7 @@ from agent.sinks.chain import (
 )
 
 Record = dict[str, Any]
+_BLOCK = 8 << 20
 
 
 def of_processes(entities: Collection[str]) -> "re.Pattern[bytes]":
@@ -36,9 +36,11 @@ def of_targets(entities: Collection[str]) -> "re.Pattern[bytes]":
     return _entities(b"target", entities)
 
 
-def of_pid(pid: int) -> "re.Pattern[bytes]":
-    """Match the records about processes that had this pid."""
-    return re.compile(rb'"process":\{"pid":%d,' % pid)
+def of_pids(pids: Collection[int], boot: str) -> "re.Pattern[bytes]":
+    """Match the records about processes that had one of these pids in this boot."""
+    numbers = b"|".join(b"%d" % pid for pid in pids)
+    about = rb'"process":\{"pid":(?:%b),"entity_id":"%b-'
+    return re.compile(about % (numbers, re.escape(boot.encode())))
 
 
 def of_actions(*actions: str) -> "re.Pattern[bytes]":
@@ -58,10 +60,22 @@ class Search:
 
     def __init__(self, directory: Path, *, newest: int = 0) -> None:
         """Search all segments of a folder, or the `newest` so many of them."""
-        names = segment_names(directory) if directory.is_dir() else []
-        self._paths = [directory / name for name in names[-newest:]]
-        self.broken = 0
-        """Lines that matched and are not chained to the line before."""
+        self._paths: list[Path] = []
+        self._broken: set[tuple[Path, int]] = set()
+        self.unread = ""
+        """Why there is nothing to search, or not all of it; empty when all was read."""
+        try:
+            names = segment_names(directory)
+        except OSError as error:
+            self.unread = f"{directory}: {error.strerror}"
+        else:
+            self._paths = [directory / name for name in names[-newest:]]
+            self.unread = "" if names else f"{directory}: there are no records"
+
+    @property
+    def broken(self) -> int:
+        """How many lines matched and are not chained to the line before."""
+        return len(self._broken)
 
     def find(self, wanted: "re.Pattern[bytes]") -> Iterator[Record]:
         """Yield matching records, oldest first."""
@@ -77,29 +91,56 @@ class Search:
         return None
 
     def _in_segment(self, path: Path, wanted: "re.Pattern[bytes]") -> Iterator[Record]:
-        with path.open("rb") as file:
-            if not file.seek(0, 2):
-                return
-            with mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as text:
-                at = 0
-                while match := wanted.search(text, at):
-                    begin = text.rfind(b"\n", 0, match.start()) + 1
-                    at = text.find(b"\n", match.end()) + 1 or len(text)
-                    if found := self._checked(text, begin, at):
-                        yield found
+        try:
+            with path.open("rb") as file:
+                for at, before, lines in _blocks(file):
+                    yield from self._in_block(path, at, before, lines, wanted)
+        except OSError as error:
+            self.unread = f"{path}: {error.strerror}"
 
-    def _checked(self, text: mmap.mmap, begin: int, end: int) -> Record | None:
-        """Decode a line that follows on the one before; a torn tail is no line."""
-        line = text[begin:end]
-        if not line.endswith(b"\n"):
-            return None
-        before = text[max(0, begin - SUFFIX_BYTES) : begin]
-        position = claim(before) if begin else Position(0, GENESIS)
-        body = line[:-SUFFIX_BYTES] + b"}"
-        if position is not None and line[-SUFFIX_BYTES:] == suffix(
-            position.sequence, link(position, body)
-        ):
-            found: Record = msgspec.json.decode(body)
-            return found
-        self.broken += 1
+    def _in_block(
+        self,
+        path: Path,
+        at: int,
+        before: bytes,
+        lines: bytes,
+        wanted: "re.Pattern[bytes]",
+    ) -> Iterator[Record]:
+        end = 0
+        while match := wanted.search(lines, end):
+            begin = lines.rfind(b"\n", 0, match.start()) + 1
+            end = lines.find(b"\n", match.end()) + 1
+            previous = lines[max(0, begin - SUFFIX_BYTES) : begin] or before
+            if found := _checked(previous, lines[begin:end]):
+                yield found
+            else:
+                self._broken.add((path, at + begin))
+
+
+def _blocks(file: BinaryIO) -> Iterator[tuple[int, bytes, bytes]]:
+    """Yield whole lines: their offset, the end of the line before, and they.
+
+    A torn tail is no line. Not mapped into memory: a writer that takes back what the
+    disk refused cuts the file, and whoever touches a map behind its end is killed.
+    """
+    at, before, rest = 0, b"", b""
+    while block := file.read(_BLOCK):
+        whole, newline, tail = block.rpartition(b"\n")
+        if not newline:
+            rest += block
+            continue
+        lines = rest + whole + newline
+        yield at, before, lines
+        at, before, rest = at + len(lines), lines[-SUFFIX_BYTES:], tail
+
+
+def _checked(before: bytes, line: bytes) -> Record | None:
+    """Decode a line that follows on the one that ends so; None when it does not."""
+    position = claim(before) if before else Position(0, GENESIS)
+    body = line[:-SUFFIX_BYTES] + b"}"
+    if position is None or line[-SUFFIX_BYTES:] != suffix(
+        position.sequence, link(position, body)
+    ):
         return None
+    found: Record = msgspec.json.decode(body)
+    return found

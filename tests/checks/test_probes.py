@@ -3,13 +3,14 @@
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
 from agent import clock
-from agent.checks import probes
-from agent.checks.probes import Finding, check, render
+from agent.checks.finding import Finding
+from agent.checks.probes import check, finding
 from agent.sensor import status
 from agent.sensor.hooks import SENSES, HookState
 from agent.sinks.text import rfc3339
@@ -41,8 +42,17 @@ def notes(text: str) -> list[str]:
     return text.partition("\n\n")[2].splitlines()
 
 
+def told(found: Finding) -> Any:
+    """The document, as it comes out of `--json`."""
+    return json.loads(msgspec.json.encode(found.document))
+
+
+def hooks(found: Finding) -> list[HookState]:
+    return msgspec.convert(told(found)["hooks"], list[HookState])
+
+
 def as_table(states: list[HookState], note: str = "") -> str:
-    return render(Finding(states, note, 0), as_json=False)
+    return "\n".join(finding(states, note).lines)
 
 
 @pytest.fixture
@@ -104,12 +114,12 @@ def test_without_anything_to_say_the_table_is_all() -> None:
 
 def test_the_json_form_is_one_document_of_senses_and_hooks(moment: str) -> None:
     states = on_the_second_rung()
-    document = json.loads(render(Finding(states, "n", 1), as_json=True))
+    document = told(finding(states, "n"))
     assert document.keys() == {"senses", "hooks", "note"}
     assert document["note"] == "n"
     assert document["hooks"] == [msgspec.to_builtins(one) for one in states]
-    [told] = document["senses"]
-    assert told == {
+    [sense] = document["senses"]
+    assert sense == {
         "sense": "ptrace",
         "rung": "kprobe",
         "state": "proven",
@@ -152,7 +162,7 @@ def test_the_exit_code_says_how_much_is_proven(
     status.save(runtime, all_hooks(**facts))
     found = check(runtime, folder)
     assert found.exit_code == code
-    assert found.states == all_hooks(**facts)
+    assert hooks(found) == all_hooks(**facts)
 
 
 def test_root_holds_it_against_the_pins_and_nobody_else_can(
@@ -163,12 +173,12 @@ def test_root_holds_it_against_the_pins_and_nobody_else_can(
     (folder / "links" / all_hooks()[0].pin).unlink()
     be(monkeypatch, 0)
     found = check(runtime, folder)
-    assert (found.exit_code, found.note) == (1, "")
-    assert found.states[0].reason == "its link is gone"
+    assert (found.exit_code, told(found)["note"]) == (1, "")
+    assert hooks(found)[0].reason == "its link is gone"
     be(monkeypatch, NOT_ROOT)
     found = check(runtime, folder)
-    assert (found.exit_code, found.states) == (0, all_hooks())
-    assert "only root may look at the pins" in found.note
+    assert (found.exit_code, hooks(found)) == (0, all_hooks())
+    assert "only root may look at the pins" in told(found)["note"]
 
 
 def test_who_is_not_root_and_finds_no_word_could_not_look(
@@ -176,11 +186,9 @@ def test_who_is_not_root_and_finds_no_word_could_not_look(
 ) -> None:
     be(monkeypatch, NOT_ROOT)
     found = check(*places)
-    assert (found.exit_code, found.states) == (3, [])
-    assert "only root" in found.note
-    document = json.loads(render(found, as_json=True))
-    assert document == {"senses": [], "hooks": [], "note": found.note}
-    assert render(found, as_json=False).splitlines()[-1] == found.note
+    assert (found.exit_code, hooks(found)) == (3, [])
+    assert "only root" in told(found)["note"]
+    assert told(found) == {"senses": [], "hooks": [], "note": found.lines[-1]}
 
 
 def test_nothing_is_loaded_is_2_for_root(
@@ -189,5 +197,5 @@ def test_nothing_is_loaded_is_2_for_root(
     be(monkeypatch, 0)
     found = check(tmp_path / "run", tmp_path / "pins")
     assert found.exit_code == 2
-    assert {one.reason for one in found.states} == {"not loaded"}
-    assert probes.render(found, as_json=False).count("missing") == len(SENSES)
+    assert {one.reason for one in hooks(found)} == {"not loaded"}
+    assert "\n".join(found.lines).count("missing") == len(SENSES)

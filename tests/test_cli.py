@@ -1,7 +1,9 @@
 """The commands as a person meets them: exit codes, and what reaches the terminal."""
 
+import contextlib
 import json
 import os
+import re
 import subprocess  # noqa: TID251 - runs the commands
 import sys
 from collections.abc import Callable
@@ -11,6 +13,7 @@ from typing import Any
 import pytest
 
 from agent import check, control
+from agent.commandline import progress
 from agent.events import ChainEnd, Lineage, Loss
 from agent.process.ledger import Ledger
 from agent.sinks import own
@@ -34,6 +37,7 @@ from tests.builders import (
 )
 
 ROOT = Path(__file__).parents[1]
+CHECKS = ("probes", "parentage", "hidden")
 NOBODY_UID = 65534
 HOSTILE = b"\x1b[2J\n\r\x7f\xc2\x9b31m\xe2\x80\xae\xff"
 STEERING = "\x1b\r\x7f\x9b\u202e"
@@ -203,13 +207,26 @@ def test_a_node_is_audited_where_no_command_is_named(host: Audit) -> None:
     code, said = host()
     assert code == NOTHING_LOADED
     assert said.split()[:3] == ["SENSE", "RUNG", "STATE"]
-    assert host("host") == host("--only", "probes") == (code, said)
+    parts = [part.splitlines()[0] for part in said.split("\n\n")]
+    for part, name in zip(parts[-2:], ("parentage", "hidden"), strict=True):
+        assert part.startswith(f"{name}: ")
+    assert host("host")[0] == code
+    assert host("host", "--only", "probes") == host("--only", "probes")
 
 
-def test_the_audit_of_the_probes_is_one_document_with_stable_keys(host: Audit) -> None:
+@pytest.mark.parametrize("names", [["hidden"], ["hidden", "probes"], list(CHECKS)])
+def test_the_audit_is_one_document_keyed_by_check(
+    host: Audit, names: list[str]
+) -> None:
+    code, said = host("--only", ",".join(names), "--json")
+    assert code in (NOTHING_LOADED, 3)
+    assert list(json.loads(said)) == names
+
+
+def test_the_audit_of_the_probes_has_stable_keys(host: Audit) -> None:
     code, said = host("--only", "probes", "--json")
     assert code == NOTHING_LOADED
-    document = json.loads(said)
+    document = json.loads(said)["probes"]
     assert list(document) == ["senses", "hooks", "note"]
     keys = ["sense", "rung", "state", "proven_ns", "better", "lacking", "lost"]
     for sense in document["senses"]:
@@ -218,11 +235,56 @@ def test_the_audit_of_the_probes_is_one_document_with_stable_keys(host: Audit) -
     assert all(always <= hook.keys() for hook in document["hooks"])
 
 
+def test_a_check_that_can_t_look_keeps_no_other_from_it(
+    host: Audit, tmp_path: Path
+) -> None:
+    """Somebody's file lies where the pins should be."""
+    (tmp_path / "pins" / "programs").mkdir(parents=True)
+    (tmp_path / "pins" / "programs" / "walk_chain").touch()
+    code, said = host("--only", "hidden,parentage,probes", "--json")
+    document = json.loads(said)
+    assert list(document) == ["hidden", "parentage", "probes"]
+    assert code == NOTHING_LOADED
+    if os.geteuid() == 0:
+        assert set(document["hidden"]) == set(document["parentage"]) == {"note"}
+    assert document["probes"]["senses"] or os.geteuid()
+
+
+def test_how_far_it_is_is_shown_on_a_terminal_only(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    tell = progress("pids")
+    tell(1, 4)
+    assert capsys.readouterr() == ("", "")
+    ours, theirs = os.openpty()
+    with os.fdopen(theirs, "w") as terminal:
+        with contextlib.redirect_stderr(terminal):
+            for done in (0, 2048, 4096):
+                tell(done, 4096)
+        shown = os.read(ours, 4096).decode()
+    os.close(ours)
+    bars = [part for part in re.split(r"[\r\n]+", shown) if part]
+    assert [bar.count("#") for bar in bars] == [0, 20, 40]
+    assert bars[-1].endswith("4,096 of 4,096 pids")
+    assert shown.endswith("\n")
+
+
+@pytest.mark.parametrize("who", ["²", "4711x", "", "-", "0123456789ab-1-2z", "\x1b]0;"])
+def test_who_is_neither_a_pid_nor_an_entity_is_64_and_harmless(
+    capsys: pytest.CaptureFixture[str], who: str
+) -> None:
+    assert exit_code(check.main, ["process", "--", who]) == 64
+    output, errors = capsys.readouterr()
+    assert output == ""
+    assert "neither a pid nor an entity id" in errors
+    assert errors.removesuffix("\n").isprintable()
+
+
 def test_a_check_that_does_not_exist_is_named_with_those_that_do(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert exit_code(check.main, ["--only", "nonsense"]) == 64
-    assert "'nonsense': there is probes" in capsys.readouterr().err
+    assert "'nonsense': there is probes, parentage, hidden" in capsys.readouterr().err
 
 
 def test_a_rung_that_does_not_exist_is_named_with_those_that_do(
@@ -349,11 +411,11 @@ def test_where_nothing_can_be_looked_at_the_answer_is_unknown(
 
 @pytest.mark.parametrize(
     "command",
-    ["records", "host"],
+    ["records", "host", "process 1"],
 )
 def test_a_reader_that_goes_away_is_no_error(state: Path, command: str) -> None:
     program = "import sys; from agent.check import main; sys.exit(main())"
-    argv = [sys.executable, "-c", program, command, "--state", str(state)]
+    argv = [sys.executable, "-c", program, *command.split(), "--state", str(state)]
     reading, writing = os.pipe()
     os.close(reading)
     done = subprocess.run(

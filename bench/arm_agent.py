@@ -74,9 +74,9 @@ def _wait_until_ready(process: Popen[bytes], said: Path) -> None:
 
 
 @contextmanager
-def _daemon(folder: Path, said: Path) -> Iterator[Popen[bytes]]:
+def _daemon(folder: Path, said: Path, more: tuple[str, ...]) -> Iterator[Popen[bytes]]:
     places = {"--state": folder / "state", "--runtime": folder / "run", "--pins": PINS}
-    options = [str(part) for pair in places.items() for part in pair]
+    options = [*(str(part) for pair in places.items() for part in pair), *more]
     # A session of its own: Ctrl-C reaches it through the clearing up, not at once.
     with said.open("wb") as log:
         process = Popen(
@@ -90,12 +90,12 @@ def _daemon(folder: Path, said: Path) -> Iterator[Popen[bytes]]:
 
 
 @contextmanager
-def running(folder: Path) -> Iterator[Agent]:
+def running(folder: Path, *options: str) -> Iterator[Agent]:
     """Run the agent; no probe and no pin of it is left afterwards."""
     check()
     said = folder / "agent.log"
     try:
-        with _daemon(folder, said) as process:
+        with _daemon(folder, said, options) as process:
             _wait_until_ready(process, said)
             yield Agent(process.pid, folder / "state" / "records")
     finally:

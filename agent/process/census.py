@@ -96,12 +96,17 @@ class Census:
         fresh = []
         for one in found:
             about = one.key, one.kind
-            if about not in self._told:
+            if about not in self._told and not self._is_hidden_and_runs(one):
                 fresh.append(one)
             self._told.pop(about, None)  # who is found again is forgotten last
             self._told[about] = None
         _trim(self._told)
         return fresh
+
+    def _is_hidden_and_runs(self, one: Discrepancy) -> bool:
+        """Whether it was told as hidden, and in which list it still is."""
+        hidden = (one.key, Verdict.HIDDEN_FROM_PROC)
+        return one.kind == RAN_UNLISTED and hidden in self._told
 
     def _forged(
         self, listing: Listing, suspects: Collection[Reported]

@@ -551,16 +551,22 @@ def agent_factory(trigger: Triggers, tmp_path: Path) -> Iterator[Callable[..., A
             agent.clean()
 
 
+def sweeping_config(folder: Path) -> Path:
+    """A configuration with which all views are compared as often as can be."""
+    config = folder / "sweeping.yaml"
+    config.write_text(
+        "sweep_seconds: 0.2\nheartbeat_seconds: 0.5\nsegment_bytes: 131072\n"
+    )
+    config.chmod(0o600)
+    return config
+
+
 @pytest.fixture
 def sweeping(
     agent_factory: Callable[..., Agent], _running: Agent, tmp_path: Path
 ) -> Callable[[], Agent]:
     """Makes agents that hold all views against each other as often as they can."""
-    config = tmp_path / "sweeping.yaml"
-    config.write_text(
-        "sweep_seconds: 0.2\nheartbeat_seconds: 0.5\nsegment_bytes: 131072\n"
-    )
-    config.chmod(0o600)
+    config = sweeping_config(tmp_path)
 
     def make() -> Agent:
         agent = agent_factory("--config", str(config))

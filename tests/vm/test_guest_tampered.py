@@ -1,7 +1,8 @@
 """A kernel whose objects were edited: a forged parent, a process out of its lists.
 
 In: a guest of the variant `tampered`, whose host edits what a test asks for. Out: each
-edit is what a rootkit's would be, by the kernel's own word, and is undone.
+edit is what a rootkit's would be, by the kernel's own word, and is undone; and an agent
+that looks as often as it can tells of each, once, and of nothing else.
 """
 
 import contextlib
@@ -15,16 +16,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.kernel.conftest import Held, until
+from tests.kernel.conftest import Agent, Held, sweeping_config, until
 from tests.vm import ask
 from tests.vm.surgery import SurgeryError
 
 pytestmark = pytest.mark.kernel
 
 UIDS = (61001, 61002)
-# Counts in a page that the test reads, and ends when its stdin does.
+# Counts in a page that the test reads, and ends when its stdin does. Told to, it
+# becomes another program, which ends so too.
 COUNT = """
 import mmap, os, select, signal, struct, sys
+signal.signal(signal.SIGUSR1, lambda *_: os.execv(sys.argv[3], [sys.argv[3], "anew"]))
 page = mmap.mmap(os.open(sys.argv[1], os.O_RDWR), 24)
 os.setuid(int(sys.argv[2]))
 counted = told = 0
@@ -44,6 +47,7 @@ class Counting(Held):
 
     page: mmap.mmap = field(kw_only=True)
     uid: int = field(kw_only=True)
+    pidfd: int = field(kw_only=True)  # leads to it when no number does
 
     def says(self):
         """How far it has counted, deaths it was told of, and its parent's pid."""
@@ -56,24 +60,50 @@ class Counting(Held):
 
     def kill(self):
         """End it; it is a zombie until the fixture's end."""
-        pidfd = os.pidfd_open(self.pid)
-        signal.pidfd_send_signal(pidfd, signal.SIGKILL)
-        os.close(pidfd)
+        signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
+
+    def execute(self):
+        """Have it become another program."""
+        signal.pidfd_send_signal(self.pidfd, signal.SIGUSR1)
 
 
 @contextlib.contextmanager
 def counting(trigger, file, uid):
     """A process that counts until the block ends."""
     file.write_bytes(bytes(24))
-    argv = [sys.executable, "-I", "-S", "-c", COUNT, str(file), str(uid)]
+    argv = [sys.executable, "-I", "-S", "-c", COUNT]
     with (
         file.open("r+b") as opened,
         mmap.mmap(opened.fileno(), 24) as page,
-        trigger.hold(argv) as held,
+        trigger.hold([*argv, str(file), str(uid), trigger.path("report")]) as held,
     ):
-        process = Counting(held.pid, page=page, uid=uid)
-        process.assert_runs()
-        yield process
+        pidfd = os.pidfd_open(held.pid)
+        try:
+            process = Counting(held.pid, page=page, uid=uid, pidfd=pidfd)
+            process.assert_runs()
+            yield process
+        finally:
+            os.close(pidfd)
+
+
+@pytest.fixture(scope="module")
+def _watching(trigger, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("agent")
+    options = ("--config", str(sweeping_config(folder)))
+    agent = Agent(folder, trigger.path("exit_with"), *options)
+    try:
+        yield agent.start()
+        assert agent.stop() == 0
+        agent.unload()
+    finally:
+        agent.clean()
+
+
+@pytest.fixture
+def agent(_watching):
+    """An agent that sees what is edited, with only the records of this test."""
+    _watching.forget()
+    return _watching
 
 
 @pytest.fixture
@@ -191,3 +221,110 @@ def test_what_cannot_be_done_is_said(child, operate):
         operate("show_in_list", pid=child.pid)
     with pytest.raises(SurgeryError, match="sew"):
         operate("sew", pid=child.pid)
+
+
+# the same, by the agent's word
+
+
+def told(agent, pid, kind):
+    """The discrepancy of this kind about a process, as soon as it is there."""
+    [record] = agent.wait(action="discrepancy", pid=pid, kind=kind)
+    assert record["event.kind"] == "alert"
+    return record
+
+
+def executed(agent, process):
+    """The record of what a process became when it was told to."""
+    process.execute()
+    [record] = agent.wait(action="exec", pid=process.pid, executable=report(agent))
+    return record
+
+
+def report(agent):
+    return str(Path(agent._fence).with_name("report"))
+
+
+def assert_nothing_more(agent, *kinds):
+    """After three more sweeps these discrepancies are all there are."""
+    beats = agent.records(action="heartbeat")
+    wanted = (beats[-1]["ir.heartbeat.sweeps"] if beats else 0) + 3
+
+    def swept():
+        beats = agent.records(action="heartbeat")
+        return beats and beats[-1]["ir.heartbeat.sweeps"] >= wanted
+
+    until(swept, "three more sweeps")
+    found = [one["ir.discrepancy.kind"] for one in agent.records(action="discrepancy")]
+    assert sorted(found) == sorted(kinds)
+    assert agent.records(action="proc-doubted") == []
+
+
+def test_the_agent_tells_of_a_forged_parent_and_names_both(
+    agent, child, stranger, operate
+):
+    birth = agent.one(action="exec", pid=child.pid)
+    undo = operate("set_real_parent", pid=child.pid, new_parent_pid=stranger.pid)
+    record = told(agent, child.pid, "forged")
+    assert record["process.entity_id"] == birth["process.entity_id"]
+    assert record["process.parent.pid"] == stranger.pid
+    assert record["ir.parentage.birth_parent.pid"] == os.getpid()
+    assert str(os.getpid()) in record["ir.discrepancy.reason"]
+    after = executed(agent, child)
+    assert after["ir.parentage.verdict"] == "forged"
+    assert after["process.parent.pid"] == stranger.pid
+    assert after["ir.parentage.birth_parent.pid"] == os.getpid()
+    assert after["ir.parentage.reason"]
+    undo()
+    assert_nothing_more(agent, "forged")
+
+
+def test_the_agent_tells_who_would_be_told_of_the_end(agent, child, stranger, operate):
+    undo = operate("set_parent", pid=child.pid, new_parent_pid=stranger.pid)
+    record = told(agent, child.pid, "forged")
+    assert record["process.parent.pid"] == os.getpid()
+    assert str(stranger.pid) in record["ir.discrepancy.reason"]
+    after = executed(agent, child)
+    assert after["ir.parentage.verdict"] == "forged"
+    undo()
+    assert_nothing_more(agent, "forged")
+
+
+def test_the_agent_tells_who_is_out_of_the_idr(agent, child, operate):
+    undo = operate("hide_from_idr", pid=child.pid)
+    record = told(agent, child.pid, "hidden_from_proc")
+    assert record["process.name"].startswith("python")
+    found = record["ir.discrepancy"]
+    assert "task chain" in found["seen_by"]
+    assert {"task list", "/proc"} <= set(found["missing_from"])
+    assert executed(agent, child)["process.entity_id"] == record["process.entity_id"]
+    undo()
+    assert_nothing_more(agent, "hidden_from_proc")
+
+
+def test_the_agent_tells_who_is_out_of_the_chain(agent, child, operate):
+    undo = operate("hide_from_list", pid=child.pid)
+    record = told(agent, child.pid, "hidden_from_chain")
+    found = record["ir.discrepancy"]
+    assert {"task list", "/proc"} <= set(found["seen_by"])
+    assert found["missing_from"] == ["task chain"]
+    undo()
+    assert_nothing_more(agent, "hidden_from_chain")
+
+
+def test_the_agent_tells_who_runs_and_is_nowhere(agent, child, operate):
+    birth = agent.one(action="exec", pid=child.pid)
+    shown = [
+        operate(edit, pid=child.pid) for edit in ("hide_from_idr", "hide_from_list")
+    ]
+    record = told(agent, child.pid, "ran_unlisted")
+    assert record["process.entity_id"] == birth["process.entity_id"]
+    assert "scheduler" in record["ir.discrepancy.seen_by"]
+    assert "task list" in record["ir.discrepancy.missing_from"]
+    child.assert_runs()
+    after = executed(agent, child)
+    assert after["process.entity_id"] == birth["process.entity_id"]
+    assert after["ir.parentage"] == {"verdict": "consistent"}
+    assert after["process.parent.pid"] == os.getpid()
+    for undo in shown:
+        undo()
+    assert_nothing_more(agent, "ran_unlisted")

@@ -10,6 +10,8 @@ from typing import Literal
 
 import msgspec
 
+from agent.role import Role
+
 
 class ProcessKey(msgspec.Struct, frozen=True, gc=False):
     """Who a process is, on one boot: its tgid and when it started.
@@ -298,7 +300,8 @@ class Process(msgspec.Struct, gc=False):
     `creator` called fork (NOBODY when the birth was not seen), `real_parent` is the
     parent at birth, `parent` whose child it was when it was last heard of, and
     `orphaned_by` the parent before that one. `argv` is the beginning of `argv_bytes`.
-    Times are CLOCK_BOOTTIME ns, 0 for not (yet).
+    `role` is what it is in a training job and `job` that job's launcher, NOBODY without
+    one. Times are CLOCK_BOOTTIME ns, 0 for not (yet).
     """
 
     key: ProcessKey
@@ -317,6 +320,8 @@ class Process(msgspec.Struct, gc=False):
     status: int = 0
     children: int = 0
     forebear: bool = False
+    role: Role = Role.OTHER
+    job: ProcessKey = NOBODY
 
 
 class Verdict(StrEnum):

@@ -96,8 +96,8 @@ def _only_in_chain(look: Look) -> set[ProcessKey]:
 
 def _only_in_proc(look: Look) -> set[ProcessKey]:
     """Find folders of /proc for which the kernel has no process."""
-    unlisted = look.proc - look.before.starts.keys() - look.after.starts.keys()
-    starts = {pid: look.start_of(pid) for pid in unlisted - (look.chain or {}).keys()}
+    unlisted = look.proc - look.after.starts.keys() - (look.chain or {}).keys()
+    starts = {pid: look.start_of(pid) for pid in unlisted}  # None: it ended meanwhile
     return {ProcessKey(pid, at) for pid, at in starts.items() if at is not None}
 
 

@@ -1,7 +1,8 @@
 """The vocabulary of a training job: what a process may be in one, a closed set.
 
-In: nothing. Out: Role, which agent.training gives and records and rules carry. A role
-describes and never authorises: name, argv and environment are a process's own to choose.
+In: nothing. Out: Role, which agent.training gives, and which records and rules carry.
+A role describes and never authorises: name, argv and environment are a process's own to
+choose.
 """
 
 from enum import StrEnum

@@ -6,7 +6,9 @@ AgentError (2)
 ├── BusyError (2)            another instance holds the same state or pins
 ├── LoadError (2)            the probes could not be compiled, loaded or pinned
 ├── DecodeError (2)          bytes from the kernel that are not an event
-└── CorruptError (2)         a segment that does not verify
+├── CorruptError (2)         a segment that does not verify
+├── RuleError (2)            a rule that can't be used; names file, line and reason
+└── RulesError (2)           rules of which at least one can't be used
 """
 
 from typing import ClassVar
@@ -44,3 +46,23 @@ class DecodeError(AgentError):
 
 class CorruptError(AgentError):
     """A segment does not verify; says where and what was expected there."""
+
+
+class RuleError(AgentError):
+    """A rule or filter is refused, in this line of this file, for this reason."""
+
+    def __init__(self, file: str, line: int, reason: str) -> None:
+        """Say it the way compilers do."""
+        super().__init__(f"{file}:{line}: {reason}")
+        self.file = file
+        self.line = line
+        self.reason = reason
+
+
+class RulesError(AgentError):
+    """Rules are loaded all or not at all; `errors` says of each why not."""
+
+    def __init__(self, errors: list[RuleError]) -> None:
+        """Say all of it, an error a line."""
+        super().__init__("\n".join(map(str, errors)))
+        self.errors = tuple(errors)

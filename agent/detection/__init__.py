@@ -1,0 +1,1 @@
+"""Detection rules: Sigma files in, detections out; knows no other stage."""

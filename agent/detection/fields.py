@@ -1,0 +1,384 @@
+"""Events as Sigma fields, each made only when a rule asks for it.
+
+In: an event, and what is known around it as plain values. Out: Facts: the fields by
+their Sigma names, as text and in lower case, under each view of who runs. A field that
+the event does not have is None. docs/rule-format.md lists them.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from posixpath import join, normpath
+from typing import Any, NamedTuple
+
+from agent.events import (
+    AccessKind,
+    Exec,
+    Lineage,
+    Parentage,
+    Process,
+    Task,
+)
+
+HEAD, TAIL = 8192, 4096
+"""Bytes of the beginning and of the end of a long text that rules see."""
+ENVIRONMENT = "Env."
+"""Before the name of a variable: the field of its value."""
+RESOLVED, INVOKED = "resolved", "invoked"
+Getter = Callable[[Any, "Surroundings"], str | None]
+
+
+class Surroundings(NamedTuple):
+    """What is known around an event and not part of it; defaults where nothing is.
+
+    `process` is the ledger's entry of the event's task, `target` an access's target,
+    each with its ancestors. `parent_invoked` is the path that the parent was started
+    by. `users` has account names by uid. Roles and job are words of the training stage.
+    """
+
+    lineage: Lineage | None = None
+    process: Process | None = None
+    target: Process | None = None
+    target_lineage: Lineage | None = None
+    parent_invoked: bytes = b""
+    users: Mapping[int, str] = {}
+    parentage: Parentage | None = None
+    role: str = ""
+    parent_role: str = ""
+    target_role: str = ""
+    job_id: str = ""
+
+
+class Connection(NamedTuple):
+    """An outgoing or accepted connection of `process`; addresses as text."""
+
+    process: Process
+    protocol: str
+    initiated: bool
+    source_ip: str
+    source_port: int
+    destination_ip: str
+    destination_port: int
+
+
+class FileChange(NamedTuple):
+    """A file that `process` created, wrote or changed otherwise, by its whole path."""
+
+    process: Process
+    path: bytes
+    change: str
+
+
+def text(data: bytes) -> str:
+    """Return bytes as text without losing any; without the middle when it is long."""
+    if len(data) > HEAD + TAIL:
+        data = b"%b\0%b" % (data[:HEAD], data[-TAIL:])
+    return data.decode("utf-8", "surrogateescape")
+
+
+def _known(data: bytes) -> str | None:
+    return text(data) if data else None
+
+
+def _word(word: str) -> str | None:
+    return word or None
+
+
+def _truth(value: bool) -> str:
+    return "true" if value else "false"
+
+
+def _joined(argv: bytes) -> str:
+    """Return arguments with one blank between them."""
+    whole = argv[:-1] if argv.endswith(b"\0") else argv
+    if len(whole) <= HEAD + TAIL:
+        return whole.replace(b"\0", b" ").decode("utf-8", "surrogateescape")
+    head, tail = whole[:HEAD].replace(b"\0", b" "), whole[-TAIL:].replace(b"\0", b" ")
+    return text(b"%b\0%b" % (head, tail))
+
+
+def _command_line(process: Process | None) -> str | None:
+    return _joined(process.argv) if process and process.argv else None
+
+
+def _user(around: Surroundings, uid: int) -> str:
+    return around.users.get(uid) or str(uid)
+
+
+def _parent(around: Surroundings, task: Task) -> Process | None:
+    chain = around.lineage.ancestors if around.lineage else ()
+    return chain[0] if chain and chain[0].key == task.real_parent else None
+
+
+def _of_parent(get: Callable[[Process, Surroundings], str | None]) -> Getter:
+    def field(event: Exec, around: Surroundings) -> str | None:
+        parent = _parent(around, event.task)
+        return get(parent, around) if parent else None
+
+    return field
+
+
+def _ancestors(lineage: Lineage | None) -> str | None:
+    """Return the executables of all ancestors, nearest first, NUL between them."""
+    if lineage is None or not lineage.ancestors:
+        return None
+    return text(b"\0".join(one.executable for one in lineage.ancestors))
+
+
+def _absolute(path: bytes, cwd: bytes) -> str:
+    whole = text(path)
+    return whole if path.startswith(b"/") else normpath(join(text(cwd), whole))
+
+
+_OF_TASK: dict[str, Getter] = {
+    "ProcessId": lambda event, _: str(event.task.key.tgid),
+    "ParentProcessId": lambda event, _: str(event.task.real_parent.tgid),
+    "LogonId": lambda event, _: str(event.task.image.context.uid),
+    "Uid": lambda event, _: str(event.task.image.context.uid),
+    "EffectiveUid": lambda event, _: str(event.task.image.context.euid),
+    "CgroupId": lambda event, _: str(event.task.image.context.cgroup_id),
+    "Memfd": lambda event, _: _truth(event.task.image.executable.memfd),
+    "Deleted": lambda event, _: _truth(event.task.image.executable.deleted),
+    "ExecutableOwner": lambda event, _: str(event.task.image.executable.uid),
+    "CurrentDirectory": lambda event, _: _known(event.cwd),
+}
+_AROUND: dict[str, Getter] = {
+    "Role": lambda _, around: _word(around.role),
+    "ParentRole": lambda _, around: _word(around.parent_role),
+    "JobId": lambda _, around: _word(around.job_id),
+    "Ancestors": lambda _, around: _ancestors(around.lineage),
+    "Verdict": lambda _, around: (
+        str(around.parentage.verdict) if around.parentage else None
+    ),
+}
+PROCESS_CREATION: dict[str, Getter] = {
+    **_OF_TASK,
+    **_AROUND,
+    "Image": lambda event, _: _known(event.executable),
+    "OriginalInvoked": lambda event, _: _known(event.invoked),
+    "Interpreter": lambda event, _: _known(event.interpreter),
+    "CommandLine": lambda event, _: _joined(event.argv),
+    "User": lambda event, around: _user(around, event.task.image.context.uid),
+    "ParentImage": _of_parent(lambda parent, _: _known(parent.executable)),
+    "ParentCommandLine": _of_parent(lambda parent, _: _command_line(parent)),
+    "ParentUser": _of_parent(lambda parent, around: _user(around, parent.uid)),
+}
+_RESULTS = {True: "success", False: "failure"}
+PROCESS_ACCESS: dict[str, Getter] = {
+    **_OF_TASK,
+    **_AROUND,
+    "SourceProcessId": _OF_TASK["ProcessId"],
+    "TargetProcessId": lambda event, _: str(event.target.key.tgid),
+    "SourceImage": lambda _, around: _of(around.process, "executable"),
+    "TargetImage": lambda _, around: _of(around.target, "executable"),
+    "SourceCommandLine": lambda _, around: _command_line(around.process),
+    "TargetCommandLine": lambda _, around: _command_line(around.target),
+    "SourceUser": lambda event, around: _user(around, event.task.image.context.uid),
+    "TargetUser": lambda event, around: _user(around, event.target.image.context.uid),
+    "SourceRole": _AROUND["Role"],
+    "TargetRole": lambda _, around: _word(around.target_role),
+    "TargetAncestors": lambda _, around: _ancestors(around.target_lineage),
+    "GrantedAccess": lambda event, _: access_name(event.kind),
+    "AccessDetail": lambda event, _: str(event.detail),
+    "Outcome": lambda event, _: _RESULTS[event.result >= 0],
+    "Denied": lambda event, _: event.denied.name.lower(),
+    "Path": lambda event, _: _known(event.path),
+}
+_OF_ENTRY: dict[str, Getter] = {
+    **_AROUND,
+    "Image": lambda facts, _: _of(facts.process, "executable"),
+    "CommandLine": lambda facts, _: _command_line(facts.process),
+    "ProcessId": lambda facts, _: str(facts.process.key.tgid),
+    "User": lambda facts, around: _user(around, facts.process.uid),
+    "Uid": lambda facts, _: str(facts.process.uid),
+}
+NETWORK_CONNECTION: dict[str, Getter] = {
+    **_OF_ENTRY,
+    "Protocol": lambda facts, _: facts.protocol,
+    "Initiated": lambda facts, _: _truth(facts.initiated),
+    "SourceIp": lambda facts, _: facts.source_ip,
+    "SourcePort": lambda facts, _: str(facts.source_port),
+    "DestinationIp": lambda facts, _: facts.destination_ip,
+    "DestinationPort": lambda facts, _: str(facts.destination_port),
+}
+FILE_EVENT: dict[str, Getter] = {
+    **_OF_ENTRY,
+    "TargetFilename": lambda facts, _: _known(facts.path),
+    "Change": lambda facts, _: facts.change,
+}
+EXECVE: dict[str, Getter] = {
+    "type": lambda _event, _: "EXECVE",
+    "argc": lambda event, _: str(event.argc),
+    "": lambda event, _: "\0".join(arguments(event)),
+}
+"""The auditd record of a program's arguments; its fields a0, a1, … come by number."""
+SYSCALL: dict[str, Getter] = {
+    "type": lambda _event, _: "SYSCALL",
+    "SYSCALL": lambda _event, _: "execve",
+    "success": lambda _event, _: "yes",
+    "exit": lambda _event, _: "0",
+    "pid": _OF_TASK["ProcessId"],
+    "ppid": _OF_TASK["ParentProcessId"],
+    "auid": lambda event, _: str(event.task.image.context.loginuid),
+    "ses": lambda event, _: str(event.task.image.context.sessionid),
+    "comm": lambda event, _: text(event.task.image.comm),
+    "exe": lambda event, _: _known(event.executable),
+    "": lambda event, _: text(event.task.image.comm + b"\0" + event.executable),
+}
+"""The auditd record of the call of the same program."""
+for _id in ("uid", "gid", "euid", "egid", "suid", "sgid", "fsuid", "fsgid"):
+    SYSCALL[_id] = lambda event, _, name=_id: str(  # type: ignore[misc]
+        getattr(event.task.image.context, name)
+    )
+
+
+def _of(process: Process | None, member: str) -> str | None:
+    return _known(getattr(process, member)) if process else None
+
+
+def access_name(kind: AccessKind) -> str:
+    """Return the word for an access that records have as event.action."""
+    return kind.name.lower().replace("_", "-")
+
+
+def arguments(event: Exec) -> list[str]:
+    """Return the arguments, as far as rules see them."""
+    found = text(event.argv).split("\0")
+    return found if found[-1] else found[:-1]
+
+
+def _argument(event: Exec, number: int) -> str | None:
+    """Return one argument; None for one that lies beyond what rules see."""
+    parts = event.argv[:HEAD].split(b"\0", number + 1)
+    if number >= event.argc or len(parts) <= number + 1:
+        return None
+    return text(parts[number])
+
+
+def _variable(event: Exec, name: str) -> str | None:
+    start = name.encode() + b"="
+    for one in event.environment:
+        if one.startswith(start):
+            return text(one[len(start) :])
+    return None
+
+
+def is_field(name: str, table: Mapping[str, Getter]) -> bool:
+    """Say whether events of a table have a field of this name, or may have it."""
+    if table is EXECVE and name[:1] == "a" and name[1:].isdecimal():
+        return True
+    if table is PROCESS_CREATION and name.startswith(ENVIRONMENT):
+        return len(name) > len(ENVIRONMENT)
+    return name in table
+
+
+class Fields(dict[str, str | None]):
+    """The fields of one event as they are, made when first asked for."""
+
+    __slots__ = ("around", "event", "table")
+
+    def __init__(
+        self, event: object, around: Surroundings, table: Mapping[str, Getter]
+    ) -> None:
+        """Make none yet."""
+        self.event = event
+        self.around = around
+        self.table = table
+
+    def __missing__(self, name: str) -> str | None:
+        """Make a field and keep it."""
+        get = self.table.get(name)
+        if get is not None:
+            value = get(self.event, self.around)
+        elif self.table is EXECVE and is_field(name, EXECVE):
+            value = _argument(self.event, int(name[1:]))  # type: ignore[arg-type]
+        elif name.startswith(ENVIRONMENT):
+            name_ = name[len(ENVIRONMENT) :]
+            value = _variable(self.event, name_)  # type: ignore[arg-type]
+        else:
+            value = None
+        self[name] = value
+        return value
+
+
+class Lowered(dict[str, str]):
+    """The same in lower case; "" for a field that is missing."""
+
+    __slots__ = ("raw",)
+
+    def __init__(self, raw: Fields) -> None:
+        """Make none yet."""
+        self.raw = raw
+
+    def __missing__(self, name: str) -> str:
+        """Make a field and keep it."""
+        value = self[name] = (self.raw[name] or "").lower()
+        return value
+
+
+class Facts:
+    """One event for all rules: `raw` and `low` are its fields under the view in force.
+
+    Who runs can be seen in two ways: the file that it is, and the path by which it was
+    started, which may be a link. The same of its parent.
+    """
+
+    __slots__ = ("low", "raw")
+
+    def __init__(
+        self, event: object, around: Surroundings, table: Mapping[str, Getter]
+    ) -> None:
+        """See who runs as the file that it is."""
+        self.raw = Fields(event, around, table)
+        self.low = Lowered(self.raw)
+
+    def other_views(self) -> Iterator[tuple[int, str]]:
+        """Take on each further view in turn.
+
+        Yields the bits (VIEWED) of what differs in it, and the field that has just
+        changed. Afterwards the event is seen as at first.
+        """
+        if self.raw.table is not PROCESS_CREATION:
+            return
+        event, around, resolved = self.raw.event, self.raw.around, self.raw["Image"]
+        image = _otherwise(resolved, event.invoked, event.cwd)  # type: ignore[attr-defined]
+        if image is not None:
+            self._set("Image", image)
+            yield _IMAGE, "Image"
+        if around.parent_invoked:
+            yield from self._views_of_parent(image is not None, resolved)
+        if image is not None:
+            self._set("Image", resolved)
+
+    def _views_of_parent(
+        self, twice: bool, resolved: str | None
+    ) -> Iterator[tuple[int, str]]:
+        before = self.raw["ParentImage"]
+        parent = _otherwise(before, self.raw.around.parent_invoked, b"/")
+        if parent is None:
+            return
+        self._set("ParentImage", parent)
+        if twice:
+            yield _PARENT, "ParentImage"
+            self._set("Image", resolved)
+        yield _PARENT, "ParentImage"
+        self._set("ParentImage", before)
+
+    def _set(self, name: str, value: str | None) -> None:
+        self.raw[name] = value
+        self.low.pop(name, None)
+
+
+_IMAGE, _PARENT = 1, 2
+VIEWED = {"Image": _IMAGE, "ParentImage": _PARENT}
+"""Fields that differ between views, a bit for each."""
+
+
+def _otherwise(resolved: str | None, invoked: bytes, cwd: bytes) -> str | None:
+    if not invoked:
+        return None
+    path = _absolute(invoked, cwd)
+    return None if path == resolved else path
+
+
+def was_cut(event: Exec) -> bool:
+    """Say whether rules see only beginning and end of the arguments."""
+    return len(event.argv) > HEAD + TAIL + 1

@@ -1,0 +1,94 @@
+"""What must be so for a tree to hold: the keys that rules are sorted by.
+
+In: a tree, and the fields to sort by. Out: keys of which at least one is there whenever
+the tree holds, the ones least to be expected in ordinary events; None where there are
+none. Only what is necessary counts: half of an `or` never does.
+"""
+
+from typing import NamedTuple
+
+from agent.detection.condition import And, Atom, Not, Or, Tree
+from agent.detection.value import Shape, Text
+
+GRAM = 4
+"""Bytes of a piece of text; shorter texts are no keys."""
+_NAME = 20
+_SHORT, _LONG = 24, 2
+_ORDINARY = 300
+_ORDINARY_TEXT = """
+/usr /bin /etc /tmp /var /lib /opt /dev /home home ome/ /proc roc/ /root oot/ /sys
+usr/ bin/ etc/ tmp/ var/ lib/ opt/ dev/ http ttps tps: ://w pyth ytho thon .com
+sbin bash
+"""
+COMMON = frozenset(_ORDINARY_TEXT.split())
+
+
+class Key(NamedTuple):
+    """The path in `field` ends in the name `text`; without a field, `text` is there."""
+
+    field: str
+    text: str
+
+
+class Sorting(NamedTuple):
+    """Fields whose last part of a path is a key, and fields whose pieces are."""
+
+    names: tuple[str, ...]
+    texts: tuple[str, ...]
+
+
+def keys(tree: Tree, sorting: Sorting) -> frozenset[Key] | None:
+    """Return keys of which one must be there."""
+    match tree:
+        case Atom():
+            key = _key(tree, sorting)
+            return None if key is None else frozenset({key})
+        case Not():
+            return None
+        case And():
+            found = [keys(one, sorting) for one in tree.of]
+            known = [one for one in found if one is not None]
+            return min(known, key=_expected, default=None)
+        case Or():
+            every: set[Key] = set()
+            for one in tree.of:
+                some = keys(one, sorting)
+                if some is None:
+                    return None
+                every |= some
+            return frozenset(every)
+
+
+def _expected(some: frozenset[Key]) -> int:
+    """Rate how often one of these is there in ordinary events."""
+    return sum(_NAME if one.field else _expected_text(one.text) for one in some)
+
+
+def _expected_text(text: str) -> int:
+    pieces = {text[at : at + GRAM] for at in range(len(text) - GRAM + 1)}
+    return _ORDINARY if pieces <= COMMON else max(_LONG, _SHORT - 2 * len(text))
+
+
+def _key(atom: Atom, sorting: Sorting) -> Key | None:
+    if atom.field in sorting.names and (name := _basename(atom)):
+        return Key(atom.field, name)
+    if atom.field in sorting.texts and (text := _text(atom)):
+        return Key("", text)
+    return None
+
+
+def _basename(atom: Atom) -> str:
+    test = atom.test
+    if isinstance(test, Text) and (
+        test.how == "equals" or (test.how == "endswith" and "/" in test.value)
+    ):
+        return test.value.rpartition("/")[2]
+    return ""
+
+
+def _text(atom: Atom) -> str:
+    test = atom.test
+    found = test.value if isinstance(test, Text) else ""
+    if isinstance(test, Shape):
+        found = max(test.literals, key=len, default="")
+    return found if len(found.encode("utf-8", "surrogateescape")) >= GRAM else ""

@@ -23,7 +23,7 @@ import msgspec
 import pytest
 
 from agent import check, control, errors
-from agent.checks import hidden, parentage, probes
+from agent.checks import hidden, parentage, probes, process
 from agent.config import Config, read_config
 from agent.sensor.hooks import RUNGS, SENSES
 from agent.sinks.segment import SegmentWriter
@@ -98,9 +98,10 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folders = f"--state {place}/state"
     both = f"{folders} --runtime {place}/run --pins {PINS}"
     reads_records = f'case $1 in records|verify) set -- "$@" {folders};;'
+    asks = f'process) set -- "$@" {folders} --pins {PINS};;'
     for program, given in (
         ("ir-agent", f'set -- "$@" {both}'),
-        ("ir-check", f'{reads_records} *) set -- "$@" {both};; esac'),
+        ("ir-check", f'{reads_records} {asks} *) set -- "$@" {both};; esac'),
     ):
         code = f"import sys; from {MANUALS[program].__name__} import main"
         call = f'exec {sys.executable} -c "{code}; sys.exit(main())" "$@"'
@@ -286,6 +287,19 @@ def test_the_keys_of_the_audit_are_documented(tmp_path: Path) -> None:
     keys = {key for document in documents for key in document}
     keys |= {key for sense in documents[0]["senses"] for key in sense}
     assert keys <= set(re.findall(r"\*(\w+)\*", said))
+
+
+def test_the_keys_of_a_process_are_documented_and_no_others(tmp_path: Path) -> None:
+    document = process.check(str(os.getpid()), tmp_path, tmp_path).document
+    rows = table(manual("ir-check"), "THE DOCUMENT OF PROCESS", first="key")
+    keys = [key for row in rows for key in re.findall(r"\*(\w+)\*", row[0])]
+    assert sorted(keys) == sorted(document)
+    told = " ".join(cell for row in rows for cell in row)
+    [person, *_] = document["lineage"]
+    inner = {*person, *document["proc"], *document["evidence"]}
+    assert inner <= set(re.findall(r"\*(\w+)\*", told))
+    every = {key for one in document.values() if isinstance(one, dict) for key in one}
+    assert every <= set(re.findall(r"\*(\w+)\*", told))
 
 
 def plain(page: Path) -> str:

@@ -112,7 +112,7 @@ class Roles:
             found = guess(process.executable, process.argv)
             case = _Case(process, chain, found, _NOT_TOLD, cgroup_id)
             process.role = self._judge(case)
-        _name(process)
+        _name(process, process.comm)
         return process.role
 
     def saves(self, process: Process) -> None:
@@ -151,14 +151,14 @@ class Roles:
         if before is Role.RANK and role is not before:
             self.jobs.drop(process.job, process.key)
 
-    def _exit(self, _: Exit, process: Process, __: tuple[Process, ...]) -> None:
-        _name(process)
+    def _exit(self, event: Exit, process: Process, _: tuple[Process, ...]) -> None:
+        _name(process, event.task.image.comm)
         self._early.pop(process.key, None)
         if process.job != NOBODY:
             self.jobs.leave(process.job, process.key)
 
-    def _renamed(self, _: Prctl, process: Process, __: tuple[Process, ...]) -> None:
-        _name(process)
+    def _renamed(self, event: Prctl, process: Process, _: tuple[Process, ...]) -> None:
+        _name(process, event.task.image.comm)
 
     def _inherit(
         self, process: Process, chain: tuple[Process, ...], cgroup_id: int
@@ -262,9 +262,9 @@ def _born(role: Role, process: Process) -> Role:
     return _BORN.get(role, role)
 
 
-def _name(process: Process) -> None:
+def _name(process: Process, comm: bytes) -> None:
     """Believe a worker that it loads data: its lineage has said the rest."""
-    if process.role is Role.WORKER and process.comm == _LOADER_NAME:
+    if process.role is Role.WORKER and comm == _LOADER_NAME:
         process.role = Role.LOADER
 
 

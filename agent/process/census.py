@@ -112,12 +112,14 @@ class Census:
         self, listing: Listing, suspects: Collection[Reported]
     ) -> list[Discrepancy]:
         """Judge who has changed; who was doubted before has its second look."""
-        doubted = {one.task.key: _Doubt(one.bt_ns, None) for one in suspects}
-        doubted |= self._doubted
-        self._doubted, found = {}, []
+        doubted, self._doubted, found = self._doubted, {}, []
+        for event in suspects:
+            later = event.bt_ns >= listing.taken_ns  # the next list is the second look
+            by_event = self._doubted if later else doubted
+            by_event.setdefault(event.task.key, _Doubt(event.bt_ns, None))
         for task in _looked_at(listing, doubted):
             told = self._judge(task)
-            doubt = doubted.pop(task.key, None)
+            doubt = doubted.get(task.key)
             if told is None or told.verdict is not Verdict.FORGED:
                 continue
             if doubt is None:
@@ -125,9 +127,6 @@ class Census:
             else:
                 self._odd[task.key] = Verdict.FORGED
                 found.append(_disowned(task, told, doubt.first_ns, listing.taken_ns))
-        for key, doubt in doubted.items():
-            if doubt.task is None and doubt.first_ns >= listing.taken_ns:
-                self._doubted[key] = doubt  # this listing is older than the event
         return found
 
     def _judge(self, task: Task) -> Parentage | None:

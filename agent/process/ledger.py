@@ -30,6 +30,7 @@ KEPT_ARGV = 4096
 
 END_UNSEEN = -1
 """The status of a process whose end no event told of."""
+_KEPT_UNSEEN = 4096
 
 
 class Ledger:
@@ -61,6 +62,8 @@ class Ledger:
         """Changes whenever an answer about ancestors may have changed."""
         self.snapshot_ns = 0
         """When the snapshot was taken: what it said is later than events of before."""
+        # whose end was taken for granted, and when; kept longer than their entries
+        self._unseen: dict[ProcessKey, int] = {}
         self.revived: dict[ProcessKey, int] = {}
         """Who was met after its end was taken for granted, and since when it had been;
         the reader empties it."""
@@ -98,14 +101,16 @@ class Ledger:
             entry = self._open(task, "observed")
             entry.executable, entry.argv = executable, argv[:KEPT_ARGV]
             entry.argv_bytes = len(argv)
-        else:
-            self._hear(entry, task.real_parent)
+        self._hear(entry, task.real_parent)
         return entry
 
     def end_unseen(self, entry: Process, at_ns: int) -> None:
         """Take a process as ended that no list of the kernel has any more."""
         entry.status = END_UNSEEN
         self._end(entry, at_ns)
+        self._unseen[entry.key] = at_ns
+        if len(self._unseen) > _KEPT_UNSEEN:
+            del self._unseen[next(iter(self._unseen))]
 
     def _exec(self, event: Exec) -> Process:
         entry = self._heard_of(event)
@@ -174,7 +179,7 @@ class Ledger:
 
     def _hear(self, entry: Process, parent: ProcessKey) -> None:
         """Note whose child a process is by now, and whose it was."""
-        if entry.status == END_UNSEEN:
+        if entry.key in self._unseen:
             self._revive(entry)
         if parent == entry.parent:
             return
@@ -185,12 +190,14 @@ class Ledger:
 
     def _revive(self, entry: Process) -> None:
         """Take back an end that nobody saw, unless another one has its pid by now."""
+        lost_ns = self._unseen.pop(entry.key)
         if self._by_tgid.get(entry.key.tgid) != entry.key:
             return
-        self.revived[entry.key] = entry.exited_ns
-        entry.exited_ns = entry.status = 0
-        self._ancestors.pop(entry.key, None)
-        self._leaves.pop(entry.key, None)
+        self.revived[entry.key] = lost_ns
+        if entry.status == END_UNSEEN:
+            entry.exited_ns = entry.status = 0
+            self._ancestors.pop(entry.key, None)
+            self._leaves.pop(entry.key, None)
 
     def _open(self, task: Task, known: Literal["seen", "observed"]) -> Process:
         key = task.key

@@ -16,7 +16,7 @@ from agent.detection.value import Test
 
 MAX_DEPTH = 32
 MAX_WORDS = 1000
-MULTIPLE = frozenset({"", "Ancestors", "TargetAncestors"})
+MULTIPLE = frozenset({"", "SYSCALL.values", "Ancestors", "TargetAncestors"})
 """Fields of many values, NUL between them; "" is all values of a record (keywords)."""
 
 

@@ -19,7 +19,7 @@ from agent.detection.fields import (
     Surroundings,
     was_cut,
 )
-from agent.detection.logsource import KINDS
+from agent.detection.logsource import KINDS, Kind
 from agent.detection.matcher import Hit, Matcher
 from agent.detection.ruleset import Ask, RuleSet
 from agent.events import Access, Event, Exec
@@ -28,13 +28,12 @@ EXCERPT = 256
 """Characters of a value that a detection shows."""
 EVERY = 64
 """Of so many events one has one rule timed, the rules taking turns."""
-_KINDS: Mapping[type, tuple[str, ...]] = {
-    Exec: ("process_creation", "auditd_execve", "auditd_syscall"),
-    Access: ("process_access",),
-    Connection: ("network_connection",),
-    FileChange: ("file_event",),
+_KINDS: Mapping[type, Kind] = {
+    Exec: KINDS[0],
+    Access: KINDS[1],
+    Connection: KINDS[2],
+    FileChange: KINDS[3],
 }
-_TABLES = {kind.name: kind.fields for kind in KINDS}
 
 
 class Count(NamedTuple):
@@ -91,39 +90,26 @@ class Engine:
         self, event: Event | Connection | FileChange, around: Surroundings
     ) -> tuple[Detection, ...]:
         """Return what rules say of an event, each rule at most once."""
-        kinds = _KINDS.get(type(event))
-        if kinds is None:
+        kind = _KINDS.get(type(event))
+        if kind is None:
             return ()
         self.events += 1
         if type(event) is Exec and was_cut(event):
             self.cut += 1
         force = self._force
-        found: tuple[Detection, ...] = ()
-        for kind in kinds:
-            matcher = force.rules.matchers.get(kind)
-            if matcher is not None:
-                facts = Facts(event, around, _TABLES[kind])
-                found += self._matched(force, kind, matcher, facts)
-        return _once(found) if len(found) > 1 else found
-
-    def _matched(
-        self, force: "_Force", kind: str, matcher: Matcher, facts: Facts
-    ) -> tuple[Detection, ...]:
+        matcher = force.rules.matchers.get(kind.name)
+        if matcher is None:
+            return ()
+        facts = Facts(event, around, kind.fields)
+        asks = force.rules.asks[kind.name]
         if self.events % EVERY == 0:
-            force.time_one(kind, matcher, facts)
+            force.time_one(asks, matcher, facts)
         hits = matcher.match(facts)
-        asks = force.rules.asks[kind]
-        found: list[Detection] = []
-        for hit in hits:
-            try:
-                told = force.told(asks[hit.number], hit, facts)
-            except Exception as error:  # noqa: BLE001 - one rule, not all of them
-                matcher.disable(matcher.asked[hit.number], error)
-            else:
-                found += told
-        if matcher.failed:
-            self._report(asks, matcher)
-        return tuple(found)
+        if not hits and not matcher.failed:
+            return ()
+        found = force.all_told(asks, hits, matcher, facts)
+        self._report(asks, matcher)
+        return found
 
     def _report(self, asks: list[Ask], matcher: Matcher) -> None:
         for number, error in matcher.failed:
@@ -141,11 +127,23 @@ class _Force:
         self.tallies = {rule.id: _Tally() for rule in rules.rules}
         self._turn = 0
 
-    def told(self, ask: Ask, hit: Hit, facts: Facts) -> tuple[Detection, ...]:
+    def all_told(
+        self, asks: list[Ask], hits: list[Hit], matcher: Matcher, facts: Facts
+    ) -> tuple[Detection, ...]:
+        """Return the detections of all hits."""
+        found: list[Detection] = []
+        for hit in hits:
+            try:
+                found += self._told(asks[hit.number], hit, facts)
+            except Exception as error:  # noqa: BLE001 - one rule, not all of them
+                matcher.disable(matcher.asked[hit.number], error)
+        return tuple(found)
+
+    def _told(self, ask: Ask, hit: Hit, facts: Facts) -> tuple[Detection, ...]:
         """Return the detection of a hit; none when a filter excepts it."""
         raw = ChainMap(dict(hit.seen), facts.raw)
         tally = self.tallies[ask.rule.id]
-        if not all(holds(one.tree, raw) for one in ask.filters):
+        if not all(holds(one, raw) for one in ask.allowed):
             tally.suppressed += 1
             return ()
         tally.matches += 1
@@ -164,11 +162,11 @@ class _Force:
             ),
         )
 
-    def time_one(self, kind: str, matcher: Matcher, facts: Facts) -> None:
+    def time_one(self, asks: list[Ask], matcher: Matcher, facts: Facts) -> None:
         """Evaluate the rule whose turn it is once more, with a clock beside it."""
         self._turn += 1
         asked = matcher.asked[self._turn % len(matcher.asked)]
-        tally = self.tallies[self.rules.asks[kind][asked.number].rule.id]
+        tally = self.tallies[asks[asked.number].rule.id]
         begun = perf_counter_ns()
         try:
             asked.check(facts.low, facts.raw)
@@ -185,8 +183,3 @@ def _shown(tree: Tree, raw: Raw) -> tuple[tuple[str, bytes], ...]:
         (name, (raw[name] or "")[:EXCERPT].encode("utf-8", "surrogateescape"))
         for name in names
     )
-
-
-def _once(found: tuple[Detection, ...]) -> tuple[Detection, ...]:
-    """Leave out a rule that fitted a second record of the same event."""
-    return tuple({one.rule: one for one in reversed(found)}.values())[::-1]

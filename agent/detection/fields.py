@@ -6,6 +6,7 @@ the event does not have is None. docs/rule-format.md lists them.
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
 from posixpath import join, normpath
 from typing import Any, NamedTuple
 
@@ -22,6 +23,10 @@ HEAD, TAIL = 8192, 4096
 """Bytes of the beginning and of the end of a long text that rules see."""
 ENVIRONMENT = "Env."
 """Before the name of a variable: the field of its value."""
+KEYWORDS = ""
+"""The field of all values of a record, NUL between them: here of the arguments."""
+SYSCALL_VALUES = "SYSCALL.values"
+"""The same of the record of the call."""
 RESOLVED, INVOKED = "resolved", "invoked"
 Getter = Callable[[Any, "Surroundings"], str | None]
 
@@ -74,7 +79,9 @@ def text(data: bytes) -> str:
     return data.decode("utf-8", "surrogateescape")
 
 
+@lru_cache(maxsize=1024)
 def _known(data: bytes) -> str | None:
+    """Return a path or so as text; the same few come again and again."""
     return text(data) if data else None
 
 
@@ -205,29 +212,28 @@ FILE_EVENT: dict[str, Getter] = {
     "Change": lambda facts, _: facts.change,
 }
 EXECVE: dict[str, Getter] = {
-    "type": lambda _event, _: "EXECVE",
     "argc": lambda event, _: str(event.argc),
-    "": lambda event, _: "\0".join(arguments(event)),
+    KEYWORDS: lambda event, _: "\0".join(arguments(event)),
 }
 """The auditd record of a program's arguments; its fields a0, a1, … come by number."""
 SYSCALL: dict[str, Getter] = {
-    "type": lambda _event, _: "SYSCALL",
-    "SYSCALL": lambda _event, _: "execve",
-    "success": lambda _event, _: "yes",
-    "exit": lambda _event, _: "0",
     "pid": _OF_TASK["ProcessId"],
     "ppid": _OF_TASK["ParentProcessId"],
     "auid": lambda event, _: str(event.task.image.context.loginuid),
     "ses": lambda event, _: str(event.task.image.context.sessionid),
     "comm": lambda event, _: text(event.task.image.comm),
     "exe": lambda event, _: _known(event.executable),
-    "": lambda event, _: text(event.task.image.comm + b"\0" + event.executable),
+    SYSCALL_VALUES: lambda event, _: text(
+        event.task.image.comm + b"\0" + event.executable
+    ),
 }
 """The auditd record of the call of the same program."""
 for _id in ("uid", "gid", "euid", "egid", "suid", "sgid", "fsuid", "fsgid"):
     SYSCALL[_id] = lambda event, _, name=_id: str(  # type: ignore[misc]
         getattr(event.task.image.context, name)
     )
+EXEC = {**EXECVE, **SYSCALL, **PROCESS_CREATION}
+"""All that is asked of a program that runs: rules of three logs at one go."""
 
 
 def _of(process: Process | None, member: str) -> str | None:
@@ -263,11 +269,25 @@ def _variable(event: Exec, name: str) -> str | None:
 
 def is_field(name: str, table: Mapping[str, Getter]) -> bool:
     """Say whether events of a table have a field of this name, or may have it."""
-    if table is EXECVE and name[:1] == "a" and name[1:].isdecimal():
+    if name in table:
         return True
-    if table is PROCESS_CREATION and name.startswith(ENVIRONMENT):
-        return len(name) > len(ENVIRONMENT)
-    return name in table
+    if table is EXECVE:
+        return _number(name) is not None
+    return table is PROCESS_CREATION and name[: len(ENVIRONMENT)] == ENVIRONMENT
+
+
+def _number(name: str) -> int | None:
+    """Return n of the field an; None when it is another field."""
+    digits = name[1:] if name[:1] == "a" else ""
+    return int(digits) if digits.isascii() and digits.isdecimal() else None
+
+
+def _by_pattern(event: Any, name: str) -> str | None:
+    """Return a field of a program that is not in the table: of arguments, variables."""
+    if name.startswith(ENVIRONMENT):
+        return _variable(event, name[len(ENVIRONMENT) :])
+    number = _number(name)
+    return None if number is None else _argument(event, number)
 
 
 class Fields(dict[str, str | None]):
@@ -276,7 +296,7 @@ class Fields(dict[str, str | None]):
     __slots__ = ("around", "event", "table")
 
     def __init__(
-        self, event: object, around: Surroundings, table: Mapping[str, Getter]
+        self, event: Any, around: Surroundings, table: Mapping[str, Getter]
     ) -> None:
         """Make none yet."""
         self.event = event
@@ -288,13 +308,8 @@ class Fields(dict[str, str | None]):
         get = self.table.get(name)
         if get is not None:
             value = get(self.event, self.around)
-        elif self.table is EXECVE and is_field(name, EXECVE):
-            value = _argument(self.event, int(name[1:]))  # type: ignore[arg-type]
-        elif name.startswith(ENVIRONMENT):
-            name_ = name[len(ENVIRONMENT) :]
-            value = _variable(self.event, name_)  # type: ignore[arg-type]
         else:
-            value = None
+            value = _by_pattern(self.event, name) if self.table is EXEC else None
         self[name] = value
         return value
 
@@ -310,8 +325,9 @@ class Lowered(dict[str, str]):
 
     def __missing__(self, name: str) -> str:
         """Make a field and keep it."""
-        value = self[name] = (self.raw[name] or "").lower()
-        return value
+        value = self.raw[name]
+        low = self[name] = value.lower() if value else ""
+        return low
 
 
 class Facts:
@@ -336,14 +352,16 @@ class Facts:
         Yields the bits (VIEWED) of what differs in it, and the field that has just
         changed. Afterwards the event is seen as at first.
         """
-        if self.raw.table is not PROCESS_CREATION:
+        if self.raw.table is not EXEC:
             return
-        event, around, resolved = self.raw.event, self.raw.around, self.raw["Image"]
-        image = _otherwise(resolved, event.invoked, event.cwd)  # type: ignore[attr-defined]
+        event: Exec = self.raw.event
+        resolved, image = self.raw["Image"], None
+        if event.invoked != event.executable:
+            image = _otherwise(resolved, event.invoked, event.cwd)
         if image is not None:
             self._set("Image", image)
             yield _IMAGE, "Image"
-        if around.parent_invoked:
+        if self.raw.around.parent_invoked:
             yield from self._views_of_parent(image is not None, resolved)
         if image is not None:
             self._set("Image", resolved)

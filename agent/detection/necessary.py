@@ -31,10 +31,16 @@ class Key(NamedTuple):
 
 
 class Sorting(NamedTuple):
-    """Fields whose last part of a path is a key, and fields whose pieces are."""
+    """What rules of one kind of event are sorted by.
+
+    `names` are fields whose last part of a path is a key. Pieces of the fields `texts`
+    are keys, also for tests of the fields `within`: these are never anything else than
+    a part of one of them.
+    """
 
     names: tuple[str, ...]
-    texts: tuple[str, ...]
+    texts: tuple[str, ...] = ()
+    within: frozenset[str] = frozenset()
 
 
 def keys(tree: Tree, sorting: Sorting) -> frozenset[Key] | None:
@@ -72,8 +78,8 @@ def _expected_text(text: str) -> int:
 def _key(atom: Atom, sorting: Sorting) -> Key | None:
     if atom.field in sorting.names and (name := _basename(atom)):
         return Key(atom.field, name)
-    if atom.field in sorting.texts and (text := _text(atom)):
-        return Key("", text)
+    if atom.field in sorting.texts or atom.field in sorting.within:
+        return Key("", text) if (text := _text(atom)) else None
     return None
 
 

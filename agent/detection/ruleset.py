@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from agent.detection.condition import Tree
-from agent.detection.logsource import KINDS, check_filter, served
+from agent.detection.logsource import KINDS, allowed, check_filter, served
 from agent.detection.matcher import Matcher
 from agent.detection.rule import MAX_BYTES, Filter, Rule, parse_rules
 from agent.errors import RuleError, RulesError
@@ -26,11 +26,11 @@ class Reading(NamedTuple):
 
 
 class Ask(NamedTuple):
-    """A rule as it is asked of one kind of event, with the exceptions from it."""
+    """A rule as it is asked of events, and what must hold by the filters as well."""
 
     rule: Rule
     tree: Tree
-    filters: tuple[Filter, ...]
+    allowed: tuple[Tree, ...]
 
 
 class RuleSet(NamedTuple):
@@ -60,20 +60,24 @@ def read(folders: Iterable[Path]) -> Reading:
             reading.errors.append(RuleError(str(folder), 0, "no such folder"))
         for path in files_in([folder]):
             try:
-                _take(reading, path)
+                documents = read_file(path)
             except RuleError as error:
                 reading.errors.append(error)
+                continue
+            reading.rules.extend(one for one in documents if isinstance(one, Rule))
+            reading.filters.extend(one for one in documents if isinstance(one, Filter))
     return reading
 
 
-def _take(reading: Reading, path: Path) -> None:
-    for one in parse_rules(_bytes(path), str(path)):
+def read_file(path: Path) -> list[Rule | Filter]:
+    """Return what a file holds if all of it can be used; else RuleError."""
+    documents = parse_rules(_bytes(path), str(path))
+    for one in documents:
         if isinstance(one, Rule):
             served(one)
-            reading.rules.append(one)
         else:
             check_filter(one)
-            reading.filters.append(one)
+    return documents
 
 
 def _bytes(path: Path) -> bytes:
@@ -88,13 +92,13 @@ def _bytes(path: Path) -> bytes:
 
 def build(rules: Sequence[Rule], filters: Sequence[Filter] = ()) -> RuleSet:
     """Make a set of rules; RulesError says of each that can't be in it why not."""
-    errors = _contradictions(rules, filters)
+    errors = contradictions(rules, filters)
     asks: dict[str, list[Ask]] = {}
     for rule in rules:
-        excepted = tuple(one for one in filters if rule.id in one.rules)
         try:
-            for kind, tree in served(rule):
-                asks.setdefault(kind.name, []).append(Ask(rule, tree, excepted))
+            kind, tree = served(rule)
+            extra = [allowed(rule, one) for one in filters if rule.id in one.rules]
+            asks.setdefault(kind.name, []).append(Ask(rule, tree, tuple(extra)))
         except RuleError as error:
             errors.append(error)
     if errors:
@@ -110,15 +114,14 @@ def build(rules: Sequence[Rule], filters: Sequence[Filter] = ()) -> RuleSet:
 def load(folders: Iterable[Path]) -> RuleSet:
     """Read folders and make a set of all that is there; RulesError for any error."""
     reading = read(folders)
-    errors = reading.errors + _contradictions(reading.rules, reading.filters)
+    errors = reading.errors + contradictions(reading.rules, reading.filters)
     if errors:
         raise RulesError(errors)
     return build(reading.rules, reading.filters)
 
 
-def _contradictions(
-    rules: Sequence[Rule], filters: Sequence[Filter]
-) -> list[RuleError]:
+def contradictions(rules: Sequence[Rule], filters: Sequence[Filter]) -> list[RuleError]:
+    """Return what is wrong between rules and filters: ids, and exceptions."""
     errors = []
     known: dict[str, Rule | Filter] = {}
     everything: list[Rule | Filter] = [*rules, *filters]

@@ -35,6 +35,26 @@ _LEADS_TO = {
 }
 UID = 1000
 
+# what the labelling of shared/workloads calls them
+LABELS = {
+    "launcher": {Role.LAUNCHER, Role.MPI_LAUNCHER},
+    "rank": {Role.RANK},
+    "rank-wrapper": {Role.RANK_WRAPPER},
+    "main-script": {Role.SCRIPT},
+    "spawned-worker": {Role.WORKER},
+    "forkserver": {Role.FORKSERVER},
+    "resource-tracker": {Role.RESOURCE_TRACKER},
+    "shm-manager": {Role.SHM_MANAGER},
+    "compile-worker-pool": {Role.COMPILE_POOL},
+    "compiler": {Role.COMPILER},
+    "inductor-isa-check": {Role.ISA_CHECK},
+    "environment-probe": {Role.PROBE},
+    "shell": {Role.SHELL},
+    "logger-daemon": {Role.LOGGER},
+    "debugger": {Role.DEBUGGER},
+    "other": {Role.OTHER},
+}
+
 
 class Node:
     """A node's ledger and roles, as the pipeline joins them."""

@@ -7,31 +7,12 @@ import pytest
 
 from agent.events import NOBODY
 from agent.role import Role
-from tests.training.recorded import SHELL, STREAMS, Replay, executable, jobs
+from tests.training.recorded import LABELS, SHELL, STREAMS, Replay, executable, jobs
 
 pytestmark = pytest.mark.skipif(
     not STREAMS.exists(), reason="shared/corpora/training is not beside this checkout"
 )
 
-# what the recorder's own labelling calls them
-LABELS = {
-    "launcher": {Role.LAUNCHER, Role.MPI_LAUNCHER},
-    "rank": {Role.RANK},
-    "rank-wrapper": {Role.RANK_WRAPPER},
-    "main-script": {Role.SCRIPT},
-    "spawned-worker": {Role.WORKER},
-    "forkserver": {Role.FORKSERVER},
-    "resource-tracker": {Role.RESOURCE_TRACKER},
-    "shm-manager": {Role.SHM_MANAGER},
-    "compile-worker-pool": {Role.COMPILE_POOL},
-    "compiler": {Role.COMPILER},
-    "inductor-isa-check": {Role.ISA_CHECK},
-    "environment-probe": {Role.PROBE},
-    "shell": {Role.SHELL},
-    "logger-daemon": {Role.LOGGER},
-    "debugger": {Role.DEBUGGER},
-    "other": {Role.OTHER},
-}
 # labelled by name alone: a login shell's programs and a debugger's belong to no job
 BY_NAME_ALONE = {
     ("mpi", "sh", "shell"): Role.OTHER,

@@ -111,8 +111,8 @@ class Daemon:
         ledger = Ledger(self._config.processes)
         snapshot = sweep.views.tasks()
         ledger.snapshot_ns = clock.boot_ns()
-        for task in snapshot:
-            ledger.observe(task, *procfs.describe(task))
+        for task, told in zip(snapshot, procfs.described(snapshot), strict=True):
+            ledger.observe(task, *told)
         self._host = host_facts()
         self._renderer = Renderer(self._host, self._slow.clock)
         batch = Batch(self._renderer, self._log, self._slow.clock)
@@ -120,7 +120,7 @@ class Daemon:
         self._pipeline.view = self._view
         parentages = self._pipeline.parentages
         self._lookalikes = Lookalikes()
-        self._census = Census(ledger, parentages, procfs.describe, clock.boot_ns())
+        self._census = Census(ledger, parentages, procfs.program, clock.boot_ns())
 
     def _tap(self, loaded: Loaded, started: int) -> Tap:
         resume, same = self._resume, self._resume.load_id == loaded.load_id
@@ -318,7 +318,9 @@ class Daemon:
 
     def _finish(self) -> None:
         """Take what is in the ring, say goodbye, make everything durable."""
-        while self._pipeline.step():
+        tap = self._pipeline.tap
+        end = tap.produced  # a storm goes on; what comes later waits for the next run
+        while not tap.has_polled(end) and self._pipeline.step():
             pass
         self._pipeline.settle()
         self._heartbeat(clock.boot_ns())

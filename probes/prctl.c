@@ -62,7 +62,9 @@ static __always_inline int prctl_returned(u32 nr, s64 result)
 	before = renames.lookup(&key);
 	s->e.count = 1;
 	if (before) {
-		s->e.count = __sync_fetch_and_add(&before->count, 1) + 1;
+		/* what it was before is told only since 5.12 */
+		__sync_fetch_and_add(&before->count, 1);
+		s->e.count = before->count;
 		if (now - before->sent_ns < PRCTL_AGAIN_NS)
 			return 0;
 		before->sent_ns = now;

@@ -8,16 +8,14 @@ daemon: what can block is asked by a child process, 1 to 2 ms each.
 import contextlib
 import os
 import re
-import select
-import signal
 import stat
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple
 
 import msgspec
 
+from agent.process.asking import answer
 from agent.process.drift import NO_FILE, READ_LIMIT, File, Now, Program
 
 LIMIT_S = 1.0
@@ -38,7 +36,6 @@ _PF_KTHREAD = 0x00200000
 _COMM = 15
 _MAX_SCRIPTS = 4  # scripts that are interpreted by scripts; the kernel follows five
 _FIRST_LINE = 256  # bytes of it that the kernel reads
-_DYING_S = 0.1
 
 
 class _Stat(NamedTuple):
@@ -71,8 +68,8 @@ def look(pid: int, limit_s: float = LIMIT_S, proc: Path = _PROC) -> Now | None:
     cmdline: bytes | None = b""
     told: bytes | None = b""
     if before.has_memory:
-        cmdline = _answer(lambda: _beginning(folder / "cmdline", READ_LIMIT), limit_s)
-        told = _answer(lambda: msgspec.msgpack.encode(_executable(folder)), limit_s)
+        cmdline = answer(lambda: _beginning(folder / "cmdline", READ_LIMIT), limit_s)
+        told = answer(lambda: msgspec.msgpack.encode(_executable(folder)), limit_s)
     exe = msgspec.msgpack.decode(told, type=_Executable) if told else _Executable()
     # what has ended meanwhile has an empty command line, and hides nothing by that
     after = _stat(folder)
@@ -117,7 +114,7 @@ class InstalledPrograms:
         A name of 15 bytes is also what the kernel keeps of longer ones.
         """
         if name not in self._known:
-            told = _answer(lambda: self._found(name), self._limit_s)
+            told = answer(lambda: self._found(name), self._limit_s)
             found = msgspec.msgpack.decode(told, type=Program | None) if told else None
             self._known[name] = found
         return self._known[name]
@@ -258,54 +255,3 @@ def _threads_with_memory(folder: Path) -> Iterator[Path]:
             found = _stat(thread)
             if found and found.has_memory:
                 yield thread
-
-
-def _answer(question: Callable[[], bytes], limit_s: float) -> bytes | None:
-    """Ask in a child; empty when that failed, None when it took longer than limit_s.
-
-    A thread would not do: the kernel may hold it in a hostile file system where nothing
-    can end it, and no program ends before its threads have.
-    """
-    reader, writer = os.pipe()
-    child = os.fork()
-    if not child:
-        _tell(question, writer)
-    os.close(writer)
-    pidfd = os.pidfd_open(child)
-    try:
-        return _heard(reader, limit_s)
-    finally:
-        os.close(reader)
-        signal.pidfd_send_signal(pidfd, signal.SIGKILL)
-        _is_ready(pidfd, _DYING_S)
-        with contextlib.suppress(ChildProcessError):
-            os.waitpid(child, os.WNOHANG)
-        os.close(pidfd)
-
-
-def _tell(question: Callable[[], bytes], writer: int) -> NoReturn:
-    try:
-        os.dup2(writer, 0)
-        os.closerange(1, 1 << 20)  # who hangs must hold nothing of ours
-        answer = question()
-        while answer:
-            answer = answer[os.write(0, answer) :]
-    finally:
-        os._exit(0)
-
-
-def _heard(reader: int, limit_s: float) -> bytes | None:
-    deadline = time.monotonic() + limit_s
-    parts: list[bytes] = []
-    while _is_ready(reader, deadline - time.monotonic()):
-        part = os.read(reader, 1 << 16)
-        if not part:
-            return b"".join(parts)
-        parts.append(part)
-    return None
-
-
-def _is_ready(fd: int, seconds: float) -> bool:
-    waiting = select.poll()
-    waiting.register(fd, select.POLLIN)
-    return bool(waiting.poll(max(0.0, seconds) * 1000))

@@ -6,12 +6,16 @@ its exec, so the ledger marks it `observed`.
 """
 
 import os
+from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
 import psutil
 
 from agent.events import ProcessKey, Task
+from agent.process.asking import answers
 from agent.process.proc import parse_stat, parse_status
 
 _TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
@@ -26,8 +30,40 @@ class Description(NamedTuple):
     argv: bytes
 
 
+_NOTHING = Description(b"", b"")
+
+_LIMIT_S, _PATIENCE_S = 0.25, 5.0
+
+
+def described(tasks: Sequence[Task]) -> Iterator[Description]:
+    """Describe many; empty also where reading an argv would not end (agent.asking).
+
+    A process can block whoever reads its arguments for as long as it likes.
+    """
+    told = answers([partial(_packed, task) for task in tasks], _LIMIT_S, _PATIENCE_S)
+    for one in told:
+        yield msgspec.msgpack.decode(one, type=Description) if one else _NOTHING
+
+
+def _packed(task: Task) -> bytes:
+    return msgspec.msgpack.encode(describe(task))
+
+
+def program(task: Task) -> Description:
+    """Read the executable alone, which nobody can block."""
+    try:
+        link = os.fsencode(Path(f"/proc/{task.key.tgid}/exe").readlink())
+    except OSError:
+        return _NOTHING
+    path = link.removesuffix(b" (deleted)")
+    return Description(path, b"") if alive(task.key) else _NOTHING
+
+
 def describe(task: Task, proc: Path = Path("/proc")) -> Description:
-    """Read executable and argv; empty where the process is gone or has none."""
+    """Read executable and argv; empty where the process is gone or has none.
+
+    May never return: for questions with a time limit, or of one's own processes.
+    """
     folder = proc / str(task.key.tgid)
     try:
         argv = (folder / "cmdline").read_bytes()
@@ -37,7 +73,7 @@ def describe(task: Task, proc: Path = Path("/proc")) -> Description:
             return Description(executable, argv)
     except (OSError, psutil.Error, ValueError):
         pass
-    return Description(b"", b"")
+    return _NOTHING
 
 
 def alive(key: ProcessKey, proc: Path = Path("/proc")) -> bool:

@@ -5,7 +5,6 @@ a time that nobody else decides.
 """
 
 import os
-import select
 import signal
 import subprocess  # noqa: TID251 - starts processes to look at
 import sys
@@ -93,47 +92,6 @@ def test_kernel_threads_are_known_by_their_flag() -> None:
     assert now is not None
     assert (now.comm, now.kernel_thread) == (b"kthreadd", True)
     assert (now.has_memory, now.executable) == (False, b"")
-
-
-@pytest.mark.parametrize(
-    ("question", "answer"),
-    [(lambda: b"told", b"told"), (lambda: bytes(3 << 20), bytes(3 << 20))],
-)
-def test_an_answer_comes_whole(question: object, answer: bytes) -> None:
-    assert looking._answer(question, 30.0) == answer  # type: ignore[arg-type]
-
-
-def test_a_question_that_fails_is_answered_by_nothing() -> None:
-    assert looking._answer(lambda: Path("/nowhere").read_bytes(), 30.0) == b""
-
-
-def children() -> set[int]:
-    lists = Path("/proc/self/task").glob("*/children")
-    return {int(pid) for one in lists for pid in one.read_text().split()}
-
-
-def test_who_does_not_answer_is_ended() -> None:
-    before = children()
-    assert looking._answer(lambda: os.read(os.pipe()[0], 1), 0.05) is None
-    for pid in children() - before:
-        waiting = select.poll()
-        waiting.register(os.pidfd_open(pid))
-        assert waiting.poll(30_000)
-        os.waitpid(pid, 0)
-
-
-def test_who_is_asked_holds_nothing_of_ours() -> None:
-    folder = Path("/proc/self/fd")
-    ours = [*os.pipe(), os.dup(1)]
-
-    def held() -> bytes:
-        return b" ".join(os.fsencode(one.name) for one in folder.iterdir())
-
-    told = looking._answer(held, 30.0) or b""
-    for one in ours:
-        os.close(one)
-    assert len(told.split()) == 2  # where it answers, and the folder it reads
-    assert told.split()[0] == b"0"
 
 
 @pytest.fixture

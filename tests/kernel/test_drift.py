@@ -188,3 +188,17 @@ def test_one_that_locks_its_memory_can_t_keep_us_waiting(running, place):
     assert now.unanswered[0] == "cmdline"
     told = judge(subject.born, now, lambda _: None, frozenset())
     assert {one.kind for one in told} == {Kind.UNREADABLE}
+
+
+def test_one_that_locks_its_memory_can_t_keep_an_agent_from_starting(
+    running, place, agent_factory
+):
+    (place / "silent").touch()
+    subject = running("hold_memory", place / "silent")
+    if subject.facts["errno"]:
+        pytest.skip(f"FUSE: {os.strerror(subject.facts['errno'])}")
+    pid = subject.facts["target"]
+    until(lambda: (now := look(pid, 0.2)) and now.cmdline is None, "a locked memory")
+    agent = agent_factory()
+    agent.start()
+    agent.fence()

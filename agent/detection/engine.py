@@ -130,9 +130,9 @@ class _Force:
     def all_told(
         self, asks: list[Ask], hits: list[Hit], matcher: Matcher, facts: Facts
     ) -> tuple[Detection, ...]:
-        """Return the detections of all hits."""
+        """Return the detections of all hits, in the order of the rules."""
         found: list[Detection] = []
-        for hit in hits:
+        for hit in sorted(hits, key=lambda hit: hit.number):
             try:
                 found += self._told(asks[hit.number], hit, facts)
             except Exception as error:  # noqa: BLE001 - one rule, not all of them

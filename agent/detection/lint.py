@@ -118,12 +118,13 @@ def _is_label(field: str) -> bool:
 
 
 def _of_selections(rule: Rule | Filter) -> Iterator[Finding]:
-    for name, tree in rule.selections.items():
+    impossible = {name for name, one in rule.selections.items() if _is_impossible(one)}
+    for name, line in rule.lines.items():
         if name not in rule.used:
-            yield _warning(rule.lines[name], f"selection {name!r} is not used")
-        if _is_impossible(tree):
-            yield _warning(rule.lines[name], f"nothing can fit selection {name!r}")
-    if _is_impossible(rule.tree):
+            yield _warning(line, f"selection {name!r} is not used")
+        if name in impossible:
+            yield _warning(line, f"nothing can fit selection {name!r}")
+    if not impossible and _is_impossible(rule.tree):
         yield _warning(rule.line, "nothing can fit the condition")
 
 

@@ -67,7 +67,7 @@ def _exponent(pattern: str) -> float:
             "it may take more than the square of the text's length; let what follows "
             "a repeat begin with a character that the repeat does not match"
         )
-    return found
+    return max(1.0, found)
 
 
 def _plain(items: list[_Item]) -> list[_Item]:

@@ -8,6 +8,7 @@ import os
 import re
 import sqlite3
 import warnings
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -39,15 +40,14 @@ def queries(files: list[str]) -> list[str]:
         backend = sqlite.sqliteBackend()
         found = []
         for file in files:
-            with open(file, encoding="utf-8") as text:
-                rules = collection.SigmaCollection.from_yaml(text.read())
-            found += backend.convert(rules)
+            text = Path(file).read_text(encoding="utf-8")
+            found += backend.convert(collection.SigmaCollection.from_yaml(text))
     return found
 
 
 def table(made: list[Program]) -> sqlite3.Connection:
     database = sqlite3.connect(":memory:")
-    database.create_function("REGEXP", 2, lambda pattern, text: _found(pattern, text))
+    database.create_function("REGEXP", 2, _found)
     columns = ", ".join(f"{name} TEXT COLLATE NOCASE" for name in FIELDS)
     database.execute(f"CREATE TABLE logs (number INTEGER, {columns})")
     marks = ", ".join("?" * (len(FIELDS) + 1))

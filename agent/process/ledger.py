@@ -141,6 +141,7 @@ class Ledger:
         self._adopt(entry)
         if entry.forebear:
             self.kinship += 1
+        self._trim()  # a dead one may have lost its last child
 
     def _exit(self, event: Exit) -> Process:
         entry = self._heard_of(event)

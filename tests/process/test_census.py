@@ -11,6 +11,7 @@ from agent.process.ledger import END_UNSEEN, Ledger
 from agent.process.procfs import Description
 from tests.builders import SECOND, an_access
 from tests.process.census_node import CensusNode, kinds
+from tests.process.kernel_model import Kernel
 
 
 @pytest.fixture
@@ -205,6 +206,7 @@ def test_a_birth_that_the_list_did_not_have_yet_is_no_end(node: CensusNode) -> N
         one = node.born()
         assert node.hold(listing) == []
         assert not entry_of(node, one.key).exited_ns
+        assert not node.census.searching
 
 
 def test_no_list_at_all_is_no_end(node: CensusNode) -> None:
@@ -300,6 +302,18 @@ def test_a_lost_birth_is_counted_and_observed() -> None:
     assert node.census.verdicts == {}
     node.sweep()
     assert node.census.births_unseen == 1
+
+
+def test_who_was_there_before_us_is_no_lost_birth() -> None:
+    """Three that the snapshot had, and a ledger that has forgotten them."""
+
+    def before(kernel: Kernel) -> None:
+        for _ in range(3):
+            kernel.fork(kernel.init, kernel.init)
+
+    node = CensusNode(Ledger(capacity=2), before)
+    assert node.sweep() == []
+    assert node.census.births_unseen == 0
 
 
 def test_who_came_and_went_since_the_list_was_taken_is_no_lost_birth() -> None:

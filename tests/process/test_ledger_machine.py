@@ -4,8 +4,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from agent.events import Access, Event, Process, ProcessKey, Task
-from agent.process.ledger import Ledger
+from agent.events import NOBODY, Access, Event, Process, ProcessKey, Task
+from agent.process.ledger import END_UNSEEN, Ledger
 from agent.process.lineage import MAX_DEPTH, Lineages
 from tests.builders import (
     a_failed_exec,
@@ -46,7 +46,9 @@ class LedgerMachine(RuleBasedStateMachine):
         return entry
 
     def _task(self, key: ProcessKey, parent: ProcessKey) -> Task:
-        parent = self.parents.setdefault(key, parent)
+        """Mostly the child of the same parent; now and then it has another one."""
+        if parent.start_ns % 2:
+            parent = self.parents.setdefault(key, parent)
         return a_task(key.tgid, start_ns=key.start_ns, real_parent=parent)
 
     @rule(key=keys, parent=parents, creator=keys)
@@ -77,6 +79,25 @@ class LedgerMachine(RuleBasedStateMachine):
         entry = self.ledger.observe(self._task(key, parent), b"/x", b"x\0")
         assert entry.key == key
         assert before is None or before is entry
+
+    @rule(key=keys)
+    def be_missed(self, key: ProcessKey) -> None:
+        """No list has it any more, and no event told of its end."""
+        entry = self.ledger.get(key)
+        if entry is not None and not entry.exited_ns:
+            self.now += 1
+            self.ledger.end_unseen(entry, self.now)
+            assert (entry.exited_ns, entry.status) == (self.now, END_UNSEEN)
+
+    @rule()
+    def hear_who_was_not_gone(self) -> None:
+        revived, self.ledger.revived = self.ledger.revived, {}
+        assert all(lost_ns <= self.now for lost_ns in revived.values())
+
+    @invariant()
+    def who_has_moved_was_another_s_child_before(self) -> None:
+        for entry in self._entries().values():
+            assert entry.orphaned_by == NOBODY or entry.orphaned_by != entry.parent
 
     def _entries(self) -> dict[ProcessKey, Process]:
         every = [ProcessKey(t, s) for t in range(1, 7) for s in range(1, 5)]

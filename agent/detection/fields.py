@@ -2,7 +2,7 @@
 
 In: an event, and what is known around it as plain values. Out: Facts: the fields by
 their Sigma names, as text and in lower case, under each view of who runs. A field that
-the event does not have is None. docs/rule-format.md lists them.
+the event does not have is None.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -93,13 +93,17 @@ def _truth(value: bool) -> str:
     return "true" if value else "false"
 
 
+def _seen(argv: bytes) -> list[bytes]:
+    """Return arguments without the last NUL; without the middle when they are long."""
+    size = len(argv) - argv.endswith(b"\0")
+    if size <= HEAD + TAIL:
+        return [argv[:size]]
+    return [argv[:HEAD], argv[size - TAIL : size]]
+
+
 def _joined(argv: bytes) -> str:
     """Return arguments with one blank between them."""
-    whole = argv[:-1] if argv.endswith(b"\0") else argv
-    if len(whole) <= HEAD + TAIL:
-        return whole.replace(b"\0", b" ").decode("utf-8", "surrogateescape")
-    head, tail = whole[:HEAD].replace(b"\0", b" "), whole[-TAIL:].replace(b"\0", b" ")
-    return text(b"%b\0%b" % (head, tail))
+    return "\0".join([text(one.replace(b"\0", b" ")) for one in _seen(argv)])
 
 
 def _command_line(process: Process | None) -> str | None:
@@ -213,7 +217,7 @@ FILE_EVENT: dict[str, Getter] = {
 }
 EXECVE: dict[str, Getter] = {
     "argc": lambda event, _: str(event.argc),
-    KEYWORDS: lambda event, _: "\0".join(arguments(event)),
+    KEYWORDS: lambda event, _: "\0".join(map(text, _seen(event.argv))),
 }
 """The auditd record of a program's arguments; its fields a0, a1, … come by number."""
 SYSCALL: dict[str, Getter] = {
@@ -232,7 +236,12 @@ for _id in ("uid", "gid", "euid", "egid", "suid", "sgid", "fsuid", "fsgid"):
     SYSCALL[_id] = lambda event, _, name=_id: str(  # type: ignore[misc]
         getattr(event.task.image.context, name)
     )
-EXEC = {**EXECVE, **SYSCALL, **PROCESS_CREATION}
+EXEC = {
+    **EXECVE,
+    **SYSCALL,
+    **PROCESS_CREATION,
+    "a0": lambda event, _: _first_argument(event),
+}
 """All that is asked of a program that runs: rules of three logs at one go."""
 
 
@@ -245,10 +254,10 @@ def access_name(kind: AccessKind) -> str:
     return kind.name.lower().replace("_", "-")
 
 
-def arguments(event: Exec) -> list[str]:
-    """Return the arguments, as far as rules see them."""
-    found = text(event.argv).split("\0")
-    return found if found[-1] else found[:-1]
+def _first_argument(event: Exec) -> str | None:
+    """Return the argument that every program's rules are sorted by."""
+    end = event.argv.find(b"\0", 0, HEAD)
+    return _known(event.argv[:end]) or "" if end >= 0 and event.argc else None
 
 
 def _argument(event: Exec, number: int) -> str | None:
@@ -399,4 +408,4 @@ def _otherwise(resolved: str | None, invoked: bytes, cwd: bytes) -> str | None:
 
 def was_cut(event: Exec) -> bool:
     """Say whether rules see only beginning and end of the arguments."""
-    return len(event.argv) > HEAD + TAIL + 1
+    return len(event.argv) > HEAD + TAIL and len(_seen(event.argv)) > 1

@@ -13,6 +13,9 @@ from agent.detection.fields import INVOKED, RESOLVED, VIEWED, Facts, Lowered
 from agent.detection.necessary import COMMON, GRAM, Key, Sorting, keys
 from agent.detection.source import Constants, function
 
+MANY = 12
+"""With more rules than this that would be asked of every event, pieces are looked for
+at every place of a text, and not at every second, so that shorter texts are keys."""
 Check = Callable[[Lowered, Mapping[str, str | None]], bool]
 
 
@@ -70,10 +73,16 @@ class Matcher:
         self.failed: list[Failed] = []
         """Rules that raised; the reader empties it."""
         self._texts = sorting.texts
+        self._every = 2
         self._always: list[Asked] = []
         self._named: dict[str, dict[str, list[Asked]]] = {}
         self._grams: dict[int, list[Asked]] = {}
-        self._sort([keys(one, sorting) for one in listed])
+        keyed = [keys(one, sorting) for one in listed]
+        if keyed.count(None) > MANY:
+            self._every = 1
+            shorter = sorting._replace(shortest=GRAM)
+            keyed = [keys(one, shorter) for one in listed]
+        self._sort(keyed)
         self._known = frozenset(self._grams)
 
     def _sort(self, keyed: list[frozenset[Key] | None]) -> None:
@@ -85,7 +94,10 @@ class Matcher:
                 if key.field:
                     names = self._named.setdefault(key.field, {})
                     names.setdefault(key.text, []).append(asked)
-            for gram in {rare.gram(key.text) for key in some or () if not key.field}:
+            texts = [key.text for key in some or () if not key.field]
+            for gram in {
+                gram for text in texts for gram in rare.some(text, self._every)
+            }:
                 self._grams.setdefault(gram, []).append(asked)
 
     @property
@@ -143,9 +155,10 @@ class Matcher:
         there = memoryview(text.encode("utf-8", "surrogateescape"))
         size = len(there)
         found: set[int] = set()
-        for start in range(min(GRAM, size - GRAM + 1)):
-            whole = there[start : size - (size - start) % GRAM]
-            found |= self._known.intersection(whole.cast("I"))
+        for start in range(0, GRAM, self._every):
+            if size >= start + GRAM:
+                whole = there[start : size - (size - start) % GRAM]
+                found |= self._known.intersection(whole.cast("I"))
         if len(found) <= 1:
             return self._grams[found.pop()] if found else []
         return list(dict.fromkeys(one for gram in found for one in self._grams[gram]))
@@ -177,7 +190,7 @@ def _views(tree: Tree) -> int:
 
 
 class _Rare:
-    """Chooses of each text the piece that is least to be expected elsewhere."""
+    """Chooses of each text the pieces that are least to be expected elsewhere."""
 
     def __init__(self, all_texts: Iterable[str]) -> None:
         self._count: dict[bytes, int] = {one.encode(): 50 for one in COMMON}
@@ -185,17 +198,22 @@ class _Rare:
             for gram in set(_grams(one)):
                 self._count[gram] = self._count.get(gram, 0) + 1
 
-    def gram(self, text: str) -> int:
-        """Return the piece as the number that its bytes are on this machine."""
-        best = min(_grams(text), key=lambda gram: (self._count[gram], _plainness(gram)))
-        return memoryview(best).cast("I")[0]
+    def some(self, text: str, neighbours: int) -> set[int]:
+        """Return so many neighbouring pieces, of which one begins at such a place.
+
+        They are the numbers that their bytes are on this machine.
+        """
+        grams = _grams(text)
+        choice = [
+            grams[at : at + neighbours] for at in range(len(grams) - neighbours + 1)
+        ]
+        best = min(choice, key=lambda some: sum(map(self._expected, some)))
+        return {memoryview(gram).cast("I")[0] for gram in best}
+
+    def _expected(self, gram: bytes) -> int:
+        return 10 * self._count[gram] + sum(one in b" /-.etaoinsr" for one in gram)
 
 
 def _grams(text: str) -> list[bytes]:
     data = text.encode("utf-8", "surrogateescape")
     return [data[at : at + GRAM] for at in range(len(data) - GRAM + 1)]
-
-
-def _plainness(gram: bytes) -> int:
-    """Return how many of the bytes are as common as a blank."""
-    return sum(one in b" /-.etaoinsr" for one in gram)

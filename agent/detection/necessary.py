@@ -8,13 +8,11 @@ none. Only what is necessary counts: half of an `or` never does.
 from typing import NamedTuple
 
 from agent.detection.condition import And, Atom, Not, Or, Tree
-from agent.detection.value import Shape, Text
+from agent.detection.value import Regex, Shape, Test, Text
 
 GRAM = 4
-"""Bytes of a piece of text; shorter texts are no keys."""
-_NAME = 20
-_SHORT, _LONG = 24, 2
-_ORDINARY = 300
+"""Bytes of a piece of text."""
+_NAME, _ORDINARY, _LONG = 20, 300, 2
 _ORDINARY_TEXT = """
 /usr /bin /etc /tmp /var /lib /opt /dev /home home ome/ /proc roc/ /root oot/ /sys
 usr/ bin/ etc/ tmp/ var/ lib/ opt/ dev/ http ttps tps: ://w pyth ytho thon .com
@@ -35,12 +33,13 @@ class Sorting(NamedTuple):
 
     `names` are fields whose last part of a path is a key. Pieces of the fields `texts`
     are keys, also for tests of the fields `within`: these are never anything else than
-    a part of one of them.
+    a part of one of them. Texts of less than `shortest` bytes are no keys.
     """
 
     names: tuple[str, ...]
     texts: tuple[str, ...] = ()
     within: frozenset[str] = frozenset()
+    shortest: int = GRAM + 1
 
 
 def keys(tree: Tree, sorting: Sorting) -> frozenset[Key] | None:
@@ -72,14 +71,18 @@ def _expected(some: frozenset[Key]) -> int:
 
 def _expected_text(text: str) -> int:
     pieces = {text[at : at + GRAM] for at in range(len(text) - GRAM + 1)}
-    return _ORDINARY if pieces <= COMMON else max(_LONG, _SHORT - 2 * len(text))
+    if pieces <= COMMON:
+        return _ORDINARY
+    return max(_LONG, 640 >> min(len(text), 10))  # 5 characters: as rare as a name
 
 
 def _key(atom: Atom, sorting: Sorting) -> Key | None:
     if atom.field in sorting.names and (name := _basename(atom)):
         return Key(atom.field, name)
     if atom.field in sorting.texts or atom.field in sorting.within:
-        return Key("", text) if (text := _text(atom)) else None
+        text = _text(atom.test)
+        size = len(text.encode("utf-8", "surrogateescape"))
+        return Key("", text) if size >= sorting.shortest else None
     return None
 
 
@@ -92,9 +95,15 @@ def _basename(atom: Atom) -> str:
     return ""
 
 
-def _text(atom: Atom) -> str:
-    test = atom.test
-    found = test.value if isinstance(test, Text) else ""
-    if isinstance(test, Shape):
-        found = max(test.literals, key=len, default="")
-    return found if len(found.encode("utf-8", "surrogateescape")) >= GRAM else ""
+def _text(test: Test) -> str:
+    """Return what must be in the lower-case text for a test to fit, "" for nothing."""
+    match test:
+        case Text():
+            return test.value
+        case Shape():
+            return max(test.literals, key=len, default="")
+        case Regex():
+            found = test.within[0] if len(test.within) == 1 else ""
+            return found.lower() if found.isascii() else ""
+        case _:
+            return ""

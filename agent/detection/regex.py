@@ -22,6 +22,8 @@ LARGEST = 2.0
 """The largest exponent that is accepted."""
 _MANY = 4096
 """A repeat with as many choices counts as one power of the text's length."""
+_FEW = 4
+"""So many texts are looked for before a pattern is."""
 _OTHER = 256
 _ALL = frozenset(range(_OTHER + 1))
 """Latin-1, and one number for every other character."""
@@ -68,6 +70,35 @@ def _exponent(pattern: str) -> float:
             "a repeat begin with a character that the repeat does not match"
         )
     return max(1.0, found)
+
+
+def literals(pattern: str) -> tuple[str, ...]:
+    """Return texts of which one is in whatever an accepted pattern fits.
+
+    They are as long as the pattern tells without choices; () where it tells nothing.
+    """
+    parsed = _parser.parse(pattern)
+    best: list[str] = []
+    if not parsed.state.flags & re.IGNORECASE:
+        now: list[str] = []
+        for item in _plain(list(parsed)):
+            more = _letters(item)
+            longer = [one + letter for one in now or [""] for letter in more]
+            now = longer if len(longer) <= _FEW else more
+            if now and (not best or len(now[0]) > len(best[0])):
+                best = now
+    return tuple(sorted(set(best)))
+
+
+def _letters(item: _Item) -> list[str]:
+    """Return the few characters that an item can be; [] for more or for none."""
+    code, argument = item
+    if code is op.LITERAL:
+        return [chr(argument)]
+    if code is op.IN and all(kind is op.LITERAL for kind, _ in argument):
+        found = [chr(value) for _, value in argument]
+        return found if len(found) <= _FEW else []
+    return []
 
 
 def _plain(items: list[_Item]) -> list[_Item]:

@@ -138,8 +138,12 @@ class _Writer:
             case Regex():
                 text = raw if test.power < SLOW else f"near({raw})"
                 search = self._constant(compiled(test.pattern).search)
-                missing = "" if test.fits("") or raw == "v" else f"{low} and "
-                return f"({missing}{search}({text}) is not None)"
+                first = " or ".join(f"{one!r} in {raw}" for one in test.within)
+                if not first:
+                    first = "True" if test.fits("") or raw == "v" else low
+                elif raw != "v":
+                    first = f"{low} and ({first})"
+                return f"({first}) and {search}({text}) is not None"
             case Shape() | Network():
                 return f"{self._constant(test.fits)}({low})"
 

@@ -12,9 +12,9 @@ from typing import Literal
 
 import msgspec
 
-from agent.detection.regex import exponent
+from agent.detection.regex import exponent, literals
 
-NEAR = 2048
+NEAR = 1024
 """Characters of the beginning and of the end that a slow pattern sees."""
 SLOW = 1.5
 """From this exponent on a pattern is slow."""
@@ -69,10 +69,14 @@ class Shape(msgspec.Struct, frozen=True):
 
 
 class Regex(msgspec.Struct, frozen=True):
-    """`pattern` is found in the text; `power` is the exponent of its worst case."""
+    """`pattern` is found in the text; `power` is the exponent of its worst case.
+
+    One of `within` must be in the text for that; without any nothing is known.
+    """
 
     pattern: str
     power: float
+    within: tuple[str, ...]
 
     def fits(self, raw: str) -> bool:
         """Search the text as it is; only its ends where the pattern may be slow."""
@@ -125,7 +129,7 @@ def a_test(value: str, modifier: str) -> Test:
     if "\0" in value:
         raise ValueError("NUL is in no value that a program can have")
     if modifier == "re":
-        return Regex(value, exponent(value))
+        return Regex(value, exponent(value), literals(value))
     if modifier == "cidr":
         network(value)
         return Network(value)

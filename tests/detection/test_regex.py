@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.detection.regex import exponent
+from agent.detection.regex import exponent, literals
 
 EXPONENTIAL = "exponential"
 SQUARE = "square"
@@ -92,3 +92,30 @@ def test_what_is_accepted_ends(pattern: str, repeat: str) -> None:
         return
     for text in ("a" * 60, "ab" * 30, "aab" * 20, "b" * 60):
         assert re.search(whole, text) is None
+
+
+@pytest.mark.parametrize(
+    ("pattern", "within"),
+    [
+        ("abc", ("abc",)),
+        ("a(b)c?d", ("ab",)),
+        ("-(W|R) *x", ("-R", "-W")),
+        ("https://[0-9]", ("https://",)),
+        ("a|b", ("a", "b")),
+        ("ab|cd", ()),
+        ("[a-z]x[^b]", ("x",)),
+        ("(?i)abc", ()),
+        (".*", ()),
+    ],
+)
+def test_what_must_be_in_the_text_is_told(
+    pattern: str, within: tuple[str, ...]
+) -> None:
+    assert literals(pattern) == within
+
+
+@given(st.lists(PIECES, max_size=5).map("".join), st.text("ab", max_size=8))
+def test_what_fits_has_one_of_the_texts_in_it(pattern: str, text: str) -> None:
+    within = literals(pattern)
+    if re.search(pattern, text) and within:
+        assert any(one in text for one in within)

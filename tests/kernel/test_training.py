@@ -18,16 +18,18 @@ from typing import Any
 
 import pytest
 
-from agent.events import NOBODY, Event, Process, ProcessKey, Task
+from agent.events import NOBODY, Event, ProcessKey, Task
 from agent.role import Role
 from tests.builders import a_fork, a_prctl, a_task, an_exec, an_exit, an_image
-from tests.kernel.conftest import Agent, Record
+from tests.kernel.conftest import Agent, Record, Segments
 from tests.training.recorded import LABELS, Node
 
 WORKLOADS = Path(__file__).parents[3] / "shared" / "workloads"
 TORCH = "torch==2.13.0+cpu"
 """A few hundred megabytes; the build without `+cpu` brings gigabytes of CUDA."""
 INSTALL_S, JOB_S = 900, 300
+GROUP = 61357
+"""A group that only these jobs are of: nothing else of the machine is read."""
 
 pytestmark = [pytest.mark.kernel, pytest.mark.slow]
 
@@ -70,31 +72,23 @@ def labelling() -> ModuleType:
 
 
 class Job:
-    """A job that was run and recorded; `root` is its first process."""
+    """What roles make of a job's records; it was run by nobody but GROUP."""
 
-    def __init__(self, agent: Agent, root: int) -> None:
+    def __init__(self, records: Iterator[Record]) -> None:
         self.node = Node()
-        self._inside: set[ProcessKey] = set()
-        self._root = root
-        records = agent.find()
         self.lines = [(one, self.node.take(event_of(one))) for one in kept(records)]
-
-    def members(self) -> Iterator[tuple[Record, Process]]:
-        """The records of the first process and its descendants, in order."""
-        for record, process in self.lines:
-            if process.key.tgid == self._root or process.real_parent in self._inside:
-                self._inside.add(process.key)
-            if process.key in self._inside:
-                yield record, process
 
     def counted(self) -> Counter[Role]:
         """How many processes were what in the end."""
-        return Counter({one.key: one.role for _, one in self.members()}.values())
+        return Counter({one.key: one.role for _, one in self.lines}.values())
 
 
-def kept(records: list[Record]) -> Iterator[Record]:
+def kept(records: Iterator[Record]) -> Iterator[Record]:
     wanted = {"fork", "exec", "exit", "prctl-set-name"}
-    return (one for one in records if one.get("event.action") in wanted)
+    for record in records:
+        ours = record.get("process.group.id") == str(GROUP)
+        if ours and record.get("event.action") in wanted:
+            yield record
 
 
 def key_of(record: Record, path: str) -> ProcessKey:
@@ -141,8 +135,14 @@ def event_of(record: Record) -> Event:
     )
 
 
+@pytest.fixture(scope="module")
+def segments(_running: Agent) -> Segments:
+    """The agent's records, each read once."""
+    return Segments(_running.state / "records")
+
+
 @pytest.fixture
-def ran(agent: Agent, python: Path, place: Path) -> Any:
+def ran(agent: Agent, segments: Segments, python: Path, place: Path) -> Any:
     """Runs a workload to its end under the recording agent."""
     settings = {"PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
     settings["PATH"] = f"{python.parent}:{os.environ['PATH']}"
@@ -154,6 +154,7 @@ def ran(agent: Agent, python: Path, place: Path) -> Any:
             argv,
             cwd=place,
             env=os.environ | settings,
+            group=GROUP,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -163,7 +164,8 @@ def ran(agent: Agent, python: Path, place: Path) -> Any:
             finally:
                 process.kill()
         assert process.returncode == 0, told.decode(errors="replace")[-2000:]
-        return Job(agent, process.pid)
+        agent.fence()
+        return Job(segments.new(f'"{GROUP}"'.encode()))
 
     return run
 
@@ -199,27 +201,20 @@ def test_processes_of_a_real_job_have_their_roles(
     assert job.counted() == expected
 
 
-def test_all_processes_of_a_real_job_are_in_it_and_nobody_else(ran: Any) -> None:
+def test_all_processes_of_a_real_job_are_in_it(ran: Any) -> None:
     job = ran(*TORCHRUN, script="ddp_dataloader.py", more=("--steps", "5"))
-    inside = {one.key: one.job for _, one in job.members()}
-    launcher = {
-        process.key for _, process in job.members() if process.role is Role.LAUNCHER
-    }
-    assert set(inside.values()) == launcher
-    others = {one.key: one.job for _, one in job.lines if one.key not in inside}
-    assert launcher & set(others.values()) == set()
+    launchers = {one.key for _, one in job.lines if one.role is Role.LAUNCHER}
+    assert len(launchers) == 1
+    assert {one.job for _, one in job.lines} == launchers
     assert len(job.node.roles.jobs) == 0
 
 
 def wrongly_called(job: Job, labelling: ModuleType) -> list[tuple[Any, ...]]:
     """Programs that the workloads' labelling calls something else."""
     again, wrong = Node(), []
-    members = {process.key for _, process in job.members()}
     labels: dict[ProcessKey, tuple[str | None, dict[str, str]]] = {}
     for record, _ in job.lines:
         process = again.take(event_of(record))
-        if process.key not in members:
-            continue
         parent = labels.get(process.real_parent, (None, {}))
         if record["event.action"] == "fork":
             labels[process.key] = parent

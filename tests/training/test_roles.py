@@ -161,10 +161,11 @@ def test_a_name_alone_makes_no_loader(stage: Stage) -> None:
 
 def test_a_worker_that_writes_a_checkpoint_is_there_for_that(stage: Stage) -> None:
     worker = stage.child(stage.rank, PYTHON, *SPAWNED, env=variables(0))
-    for key in (worker, stage.rank, stage.login):
+    alone = stage.born(stage.child(stage.login, PYTHON, b"x.py"))
+    for key in (worker, stage.rank, alone):
         stage.node.roles.saves(stage.node.entry(key))
     assert stage.role(worker) is Role.CHECKPOINT
-    assert (stage.role(stage.rank), stage.role(stage.login)) == (Role.RANK, Role.OTHER)
+    assert (stage.role(stage.rank), stage.role(alone)) == (Role.RANK, Role.WORKER)
 
 
 @pytest.mark.parametrize(
@@ -192,6 +193,11 @@ def test_variables_do_not_make_a_stranger_a_rank(stage: Stage) -> None:
         stage.rank: 0,
         stage.other_rank: 1,
     }
+
+
+def test_what_slurm_tells_everybody_is_not_even_a_claim(stage: Stage) -> None:
+    env = {b"SLURM_PROCID": b"0"}
+    assert stage.role(stage.child(stage.login, PYTHON, b"x.py", env=env)) is Role.SCRIPT
 
 
 def test_other_variables_do_not_make_a_rank_of_a_ranks_child(stage: Stage) -> None:

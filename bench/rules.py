@@ -25,7 +25,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # events as the tests make t
 
 from agent.detection.condition import And, Atom, Not, Or, Tree, holds
 from agent.detection.engine import Engine
-from agent.detection.fields import EXEC, Facts, Surroundings
+from agent.detection.facts import Facts
+from agent.detection.fields import EXEC, Surroundings
 from agent.detection.logsource import KINDS, served
 from agent.detection.matcher import Matcher
 from agent.detection.necessary import GRAM

@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 from agent.detected import Detection, RuleDisabled
 from agent.detection.condition import Raw, Tree, holds, supporters
+from agent.detection.facts import Facts
 from agent.detection.fields import (
     Connection,
-    Facts,
     FileChange,
     Surroundings,
     was_cut,

@@ -9,14 +9,17 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from agent.detection.condition import Tree, atoms
-from agent.detection.fields import INVOKED, RESOLVED, VIEWED, Facts, Lowered
+from agent.detection.facts import INVOKED, RESOLVED, VIEWED, Facts, Lowered
 from agent.detection.necessary import COMMON, GRAM, Key, Sorting, keys
-from agent.detection.source import Constants, function
+from agent.detection.source import Constants, function, together
 
 MANY = 12
 """With more rules than this that would be asked of every event, pieces are looked for
 at every place of a text, and not at every second, so that shorter texts are keys."""
 Check = Callable[[Lowered, Mapping[str, str | None]], bool]
+
+
+Together = Callable[[Lowered, Mapping[str, str | None], list[int]], list[int]]
 
 
 class Asked:
@@ -52,6 +55,9 @@ class _View(NamedTuple):
     seen: Mapping[str, str | None]
 
 
+_FIRST_VIEW = _View(RESOLVED, {})
+
+
 class Failed(NamedTuple):
     """A rule that raised, by its number; it is not asked again."""
 
@@ -84,6 +90,8 @@ class Matcher:
             keyed = [keys(one, shorter) for one in listed]
         self._sort(keyed)
         self._known = frozenset(self._grams)
+        always = {one.number: listed[one.number] for one in self._always}
+        self._together = _all_at_once(always) if always else None
 
     def _sort(self, keyed: list[frozenset[Key] | None]) -> None:
         rare = _Rare(key.text for some in keyed for key in some or () if not key.field)
@@ -108,20 +116,31 @@ class Matcher:
     def match(self, facts: Facts) -> list[Hit]:
         """Return the rules that hold, each once, under the first view that it holds."""
         low = facts.low
-        general = self._always
+        general: list[Asked] = []
         if self._known:
-            text = "\0".join([low[field] for field in self._texts])
-            general = general + self._by_text(text)
-        hits: list[Hit] = []
-        view = _View(RESOLVED, {})
-        self._ask(self._by_name(low, general), facts, view, hits)
+            general = self._by_text("\0".join([low[field] for field in self._texts]))
+        hits = self._ask_always(facts)
+        self._ask(self._by_name(low, general), facts, _FIRST_VIEW, hits)
         for differs, field in facts.other_views():
-            more = self._by_name(low, general)
+            more = self._by_name(low, general) + self._always
             if field in self._texts and self._known:
                 more = more + self._by_text(low[field])
             again = [one for one in more if one.views & differs]
             view = _View(INVOKED, {name: facts.raw[name] for name in VIEWED})
             self._ask(again, facts, view, hits)
+        return hits
+
+    def _ask_always(self, facts: Facts) -> list[Hit]:
+        """Ask what is asked of every event in one call; one by one after an error."""
+        hits: list[Hit] = []
+        if self._together is not None:
+            try:
+                found = self._together(facts.low, facts.raw, [])
+            except Exception:  # noqa: BLE001 - who it was is found below
+                self._together = None
+            else:
+                return [Hit(number, *_FIRST_VIEW) for number in found]
+        self._ask(self._always, facts, _FIRST_VIEW, hits)
         return hits
 
     def _ask(
@@ -138,6 +157,7 @@ class Matcher:
     def disable(self, one: Asked, error: Exception) -> None:
         """Ask this rule no more, and say so in `failed`."""
         one.check = _never
+        self._together = None
         self.failed.append(Failed(one.number, error))
 
     def _by_name(self, low: Lowered, general: list[Asked]) -> list[Asked]:
@@ -180,6 +200,15 @@ def _generate(trees: list[Tree]) -> list[Asked]:
         Asked(number, constants[f"t{number}"], _views(tree))
         for number, tree in enumerate(trees)
     ]
+
+
+def _all_at_once(trees: dict[int, Tree]) -> Together:
+    """Return trees as one function, which spares a call for each."""
+    constants: Constants = {}
+    text = together("every", trees, constants)
+    exec(compile(text, "<rules>", "exec"), constants)  # noqa: S102 - as in _generate
+    every: Together = constants["every"]
+    return every
 
 
 def _views(tree: Tree) -> int:

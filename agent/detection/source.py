@@ -5,6 +5,7 @@ Values of a rule enter the text by repr only. What costs little is asked first, 
 field is fetched when it is first needed.
 """
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
@@ -46,7 +47,6 @@ def _cost(test: Test) -> int:
 
 def function(name: str, tree: Tree, constants: Constants) -> str:
     """Return the text of a function; adds what it needs to `constants`."""
-    constants["near"] = near
     lines = [f"def {name}(low, raw):"]
     fetched: dict[str, str] = {}
     parts = sorted(tree.of, key=cost) if isinstance(tree, And) else [tree]
@@ -60,12 +60,30 @@ def function(name: str, tree: Tree, constants: Constants) -> str:
     return "\n".join(lines)
 
 
+def together(name: str, trees: dict[int, Tree], constants: Constants) -> str:
+    """Return the text of one function that appends the numbers of trees that hold."""
+    asked = [{one.field for one in atoms(tree)} for tree in trees.values()]
+    often = Counter(field for fields in asked for field in fields)
+    shared = sorted(field for field, times in often.items() if times > 1)
+    fetched = {field: f"low[{field!r}]" for field in often}
+    lines = [f"def {name}(low, raw, found):"]
+    for number, field in enumerate(shared):
+        lines.append(f"    f{number} = {fetched[field]}")
+        fetched[field] = f"f{number}"
+    writer = _Writer(fetched, constants)
+    for number, tree in trees.items():
+        said = writer.expression(tree)
+        lines.append(f"    if {said}:\n        found.append({number})")
+    return "\n".join([*lines, "    return found\n"])
+
+
 class _Writer:
     """Writes expressions over fetched fields."""
 
     def __init__(self, fetched: dict[str, str], constants: Constants) -> None:
         self._fetched = fetched
         self._constants = constants
+        constants["near"] = near
 
     def expression(self, tree: Tree) -> str:
         """Return an expression that is true exactly where the tree holds."""

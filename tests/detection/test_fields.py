@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from agent.detection.facts import Facts
 from agent.detection.fields import (
     EXEC,
     FILE_EVENT,
@@ -12,7 +13,6 @@ from agent.detection.fields import (
     PROCESS_ACCESS,
     TAIL,
     Connection,
-    Facts,
     FileChange,
     Surroundings,
     was_cut,

@@ -8,15 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.detection.condition import And, Atom, Not, Or, Tree, holds
-from agent.detection.fields import (
-    EXEC,
-    HEAD,
-    INVOKED,
-    RESOLVED,
-    TAIL,
-    Facts,
-    Surroundings,
-)
+from agent.detection.facts import INVOKED, RESOLVED, Facts
+from agent.detection.fields import EXEC, HEAD, TAIL, Surroundings
 from agent.detection.logsource import KINDS, served
 from agent.detection.matcher import Hit, Matcher
 from agent.detection.value import a_test

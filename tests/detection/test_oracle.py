@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from agent.detection.fields import EXEC, Facts
+from agent.detection.facts import Facts
+from agent.detection.fields import EXEC
 from agent.detection.logsource import served
 from agent.detection.ruleset import build
 from tests.detection.sigma_corpus import needs_corpus, process_rules

@@ -140,12 +140,16 @@ class _Force:
         return tuple(found)
 
     def _told(self, ask: Ask, hit: Hit, facts: Facts) -> tuple[Detection, ...]:
-        """Return the detection of a hit; none when a filter excepts it."""
-        raw = ChainMap(dict(hit.seen), facts.raw)
+        """Return the detection of a hit; none when a filter excepts it.
+
+        A filter sees who runs as the file that it is: the path that a program is
+        started by is anybody's choice.
+        """
         tally = self.tallies[ask.rule.id]
-        if not all(holds(one, raw) for one in ask.allowed):
+        if not all(holds(one, facts.raw) for one in ask.allowed):
             tally.suppressed += 1
             return ()
+        raw = ChainMap(dict(hit.seen), facts.raw)
         tally.matches += 1
         rule = ask.rule
         return (

@@ -54,6 +54,15 @@ class Linted(NamedTuple):
         """Whether it can be loaded."""
         return all(one.severity != "error" for one in self.findings)
 
+    def lines(self) -> list[str]:
+        """Return it for a reader: a line for each finding, or one that all is well."""
+        if not self.findings:
+            return [f"{self.file}: ok"]
+        return [
+            f"{self.file}:{one.line}: {one.severity}: {one.text}"
+            for one in self.findings
+        ]
+
 
 def lint(folders: Iterable[Path]) -> list[Linted]:
     """Look at every file; what is wrong between files is said of the later one."""

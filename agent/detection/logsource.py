@@ -101,9 +101,14 @@ def served(rule: Rule) -> Served:
 
 
 def allowed(rule: Rule, exception: Filter) -> Tree:
-    """Return what must hold so that a filter does not except a rule's event."""
+    """Return what must hold so that a filter does not except a rule's event.
+
+    Where several records are made of one event, rule and filter are asked of the same.
+    """
     found: list[Tree] = []
     logs = _logs(rule)
+    if len(logs) == 1:
+        return exception.tree
     for (_, tree), (_, extra) in zip(
         _parts(rule, logs), _parts(exception, logs), strict=True
     ):

@@ -158,6 +158,17 @@ def test_an_exception_silences_its_rule_and_is_counted(category: str) -> None:
     assert engine.counts()[identity(2)][:2] == (2, 0)
 
 
+@pytest.mark.parametrize(
+    ("excepted", "silenced"), [("/bin/dash", True), ("/bin/sh", False)]
+)
+def test_an_exception_sees_the_file_and_not_the_path_it_was_started_by(
+    excepted: str, silenced: bool
+) -> None:
+    engine = Engine(rules(SHELL, filter_text(1, f"{{Image: {excepted}}}")))
+    event = an_exec(b"sh", b"secret", executable=b"/bin/dash", invoked=b"/bin/sh")
+    assert (engine.evaluate(event, NOTHING) == ()) is silenced
+
+
 class _Failing(Mapping[int, str]):
     """Account names that can't be read."""
 

@@ -41,6 +41,7 @@ def test_a_good_file_gets_no_word(tmp_path: Path) -> None:
     found = looked_at(tmp_path, f"{GOOD}---\n{EXCEPTION}")
     assert found == (str(tmp_path / "a.yml"), 2, ())
     assert found.ok
+    assert found.lines() == [f"{tmp_path}/a.yml: ok"]
 
 
 @pytest.mark.parametrize(
@@ -100,6 +101,9 @@ def test_an_error_is_told_and_keeps_no_other_file_from_being_looked_at(
     assert [(one.line, one.severity) for one in wrong.findings] == [(13, "error")]
     assert (wrong.ok, wrong.documents, good.ok) == (False, 0, True)
     assert twice.findings[0][:2] == (2, "error")
+    assert wrong.lines() == [
+        f"{tmp_path}/b.yml:13: error: condition: there is no selection 'filtre'"
+    ]
 
 
 def test_a_rule_that_is_served_in_part_is_told(tmp_path: Path) -> None:

@@ -30,7 +30,13 @@ from agent.process.ledger import Ledger
 from agent.process.lineage import Lineages
 from agent.process.look import look
 from agent.process.parentage import Parentages
-from agent.sinks.search import Record, Search, of_processes
+from agent.sinks.search import (
+    Record,
+    Search,
+    of_either,
+    of_processes,
+    of_targets,
+)
 
 _PAUSE_S = 0.05
 _DEPTH = 64
@@ -72,6 +78,8 @@ class Family:
         self._search, self._living, self._boot = search, living, boot
         self.ledger = Ledger()
         self.members: dict[ProcessKey, Member] = {}
+        self.touches: list[Record] = []
+        """Those in which the process was reached into."""
         self.tasks: dict[ProcessKey, Task] = {}
         """Those that live, as they are now."""
         lineages = Lineages(self.ledger)
@@ -82,26 +90,46 @@ class Family:
         return f"{self._boot}-{key.tgid}-{key.start_ns:x}"
 
     def gather(self, key: ProcessKey) -> None:
-        """Find a process and, as far as anybody knows, all of its ancestors."""
-        events: list[tuple[int, Event]] = []
-        wanted, known = {key}, {NOBODY}
+        """Find a process, its ancestors as far as anybody knows, and its accesses."""
+        wanted, known = {key, *self._living_ancestors(key)} - {NOBODY}, {NOBODY}
+        told = self._records(wanted, touched=key)
         for _ in range(_DEPTH):
-            wanted -= known
+            known |= wanted
+            wanted = {one for key in wanted for one in self._related(key)} - known
             if not wanted:
                 break
-            known |= wanted
-            entities = {self.entity(one) for one in wanted}
-            for record in self._search.find(of_processes(entities)):
-                self._note(record)
-                if event := replayed(record):
-                    events.append((record["event"]["sequence"], event))
-            wanted = {one for key in wanted for one in self._related(key)}
             self._living.learn(wanted)
-        for _, event in sorted(events, key=lambda one: one[0]):
+            told += self._records(wanted)
+        for _, event in sorted(told, key=lambda one: one[0]):
             self.ledger.apply(event)
         for one in known - {NOBODY}:
             self._observe(one)
         self._climb(key)
+
+    def _records(
+        self, wanted: set[ProcessKey], touched: ProcessKey | None = None
+    ) -> list[tuple[int, Event]]:
+        """Read the log once for these and for accesses to one; returns their events."""
+        about = of_processes({self.entity(one) for one in wanted})
+        if touched:
+            about = of_either(about, of_targets({self.entity(touched)}))
+        found = []
+        for record in self._search.find(about):
+            if touched and key_of(record["ir"].get("target", {})) == touched:
+                self.touches.append(record)
+            if key_of(record["process"]) in wanted:
+                self._note(record)
+                if event := replayed(record):
+                    found.append((record["event"]["sequence"], event))
+        return found
+
+    def _living_ancestors(self, key: ProcessKey) -> list[ProcessKey]:
+        """Return who they are now, so that one search finds the records of all."""
+        task, found = self._living.task(key.tgid), [key]
+        while task and task.key == found[-1] and len(found) < _DEPTH:
+            found.append(task.real_parent)
+            task = self._living.task(task.real_parent.tgid)
+        return found
 
     def _note(self, record: Record) -> None:
         member = self.members.setdefault(key_of(record["process"]), Member())

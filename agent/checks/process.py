@@ -24,7 +24,7 @@ from agent.events import ProcessKey, Verdict
 from agent.process.drift import Weight
 from agent.process.proc import Proc
 from agent.sensor.tasks import TaskViews
-from agent.sinks.search import Search, of_pids, of_targets
+from agent.sinks.search import Search, of_pids
 
 _ENTITY = re.compile(r"([0-9a-f]{12})-([0-9]{1,10})-([0-9a-f]{1,16})")
 _PID = re.compile(r"[0-9]{1,10}")
@@ -98,15 +98,14 @@ class _Inquiry:
 
     def _by_pid(self, pid: int) -> ProcessKey | None:
         """Take who has this pid now, or else who had it last."""
-        last = None
-        pids = [pid, *self._living.parents(pid)] if self._living.why_not else [pid]
-        if self._living.why_not or self._living.task(pid) is None:
-            for record in self._search.find(of_pids(pids, self._boot)):
-                self._living.learn([key_of(record["process"])])
-                if record["process"]["pid"] == pid:
-                    last = key_of(record["process"])
-        task = self._living.task(pid)
-        return task.key if task else last
+        if self._living.why_not:  # /proc gives no exact key; the records do
+            pids = [pid, *self._living.parents(pid)]
+            found = self._search.find(of_pids(pids, self._boot))
+            self._living.learn(key_of(record["process"]) for record in found)
+        if task := self._living.task(pid):
+            return task.key
+        last = self._search.last(of_pids([pid], self._boot))
+        return key_of(last["process"]) if last else None
 
     def _document(self, key: ProcessKey) -> dict[str, Any]:
         living, family, people = self._living, self._family, self._people
@@ -127,7 +126,7 @@ class _Inquiry:
             "alerts": [_alert(one) for one in family.member(key).alerts],
             "lineage": lineage,
             "lineage_end": end,
-            "touched_by": touches(self._search.find(of_targets({family.entity(key)}))),
+            "touched_by": touches(family.touches),
             "records_not_chained": self._search.broken,
             "notes": self._notes(),
         }

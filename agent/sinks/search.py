@@ -36,6 +36,11 @@ def of_targets(entities: Collection[str]) -> "re.Pattern[bytes]":
     return _entities(b"target", entities)
 
 
+def of_either(*patterns: "re.Pattern[bytes]") -> "re.Pattern[bytes]":
+    """Match the records that one of these matches: a log is read once for all."""
+    return re.compile(b"|".join(one.pattern for one in patterns))
+
+
 def of_pids(pids: Collection[int], boot: str) -> "re.Pattern[bytes]":
     """Match the records about processes that had one of these pids in this boot."""
     numbers = b"|".join(b"%d" % pid for pid in pids)

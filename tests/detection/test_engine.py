@@ -145,6 +145,12 @@ def test_records_of_the_audit_log_are_asked_one_by_one() -> None:
         rules(rule_text(4, "{a0: sh, exe: /bin/sh}", "auditd"))
 
 
+def test_what_no_record_has_is_not_there() -> None:
+    text = rule_text(1, "{type: EXECVE, a0: sh}", "auditd")
+    text = text.replace("  condition: s", "  f: {key: x}\n  condition: s and not f")
+    assert len(Engine(rules(text)).evaluate(EVENT, NOTHING)) == 1
+
+
 @pytest.mark.parametrize("category", ["process_creation", "auditd"])
 def test_an_exception_silences_its_rule_and_is_counted(category: str) -> None:
     field = {"process_creation": "Uid", "auditd": "uid"}[category]
@@ -195,9 +201,14 @@ def test_a_rule_that_raises_is_disabled_and_told_of_once() -> None:
     assert len(engine.evaluate(EVENT, NOTHING)) == 2
 
 
-def test_an_exception_that_raises_disables_its_rule() -> None:
-    engine = Engine(rules(SHELL, filter_text(1, "{User: root}")))
-    assert engine.evaluate(EVENT, Surroundings(users=_Failing())) == ()
+@pytest.mark.parametrize(
+    "detection", ["{Image|endswith: /sh}", "{CommandLine|contains: sh}"]
+)
+def test_an_exception_that_raises_disables_its_rule(detection: str) -> None:
+    """Also one that is found neither by a name nor by a piece of text."""
+    engine = Engine(rules(rule_text(1, detection), filter_text(1, "{User: root}")))
+    for users in (_Failing(), {0: "trainer"}):
+        assert engine.evaluate(EVENT, Surroundings(users=users)) == ()
     assert [one.rule for one in engine.disabled] == [identity(1)]
 
 

@@ -62,8 +62,14 @@ class People:
             "pid": key.tgid,
             "name": text(comm),
             "entity_id": self._family.entity(key),
-            "start": rfc3339(key.start_ns + self._wall_ns),
+            "start": self._start(key),
         }
+
+    def _start(self, key: ProcessKey) -> str:
+        """Return it as the records have it; what is reckoned now has no such digits."""
+        if last := self._family.member(key).last:
+            return str(last["process"]["start"])
+        return rfc3339(round(key.start_ns + self._wall_ns, -6))[:-7] + "Z"
 
     def _lives(self, key: ProcessKey) -> bool:
         return key in self._family.tasks or self._living.shown(key) is not None

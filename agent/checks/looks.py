@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from agent.checks.family import raw_argv
+from agent.checks.living import TICK_NS
 from agent.events import ProcessKey
 from agent.process import drift
 from agent.process.drift import Born
@@ -20,7 +21,7 @@ from agent.sinks.text import text
 def looks(key: ProcessKey, program: Record) -> list[dict[str, str]]:
     """Hold what a process looks like now against its last exec; empty when it ended."""
     now = look(key.tgid)
-    if now is None:
+    if now is None or now.start_ticks != key.start_ns // TICK_NS:
         return []
     # a record has the text of names and paths, so that is what can be compared
     now = msgspec.structs.replace(

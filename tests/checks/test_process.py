@@ -99,7 +99,13 @@ def ask(tmp_path: Path) -> Ask:
 @pytest.fixture
 def child() -> Iterator[int]:
     """A process that lives as long as the test."""
-    with subprocess.Popen(["/bin/cat", "-"], stdin=subprocess.PIPE) as running:
+    pipe = subprocess.PIPE
+    with subprocess.Popen(["/bin/cat", "-"], stdin=pipe, stdout=pipe) as running:
+        assert running.stdin
+        assert running.stdout
+        running.stdin.write(b".")
+        running.stdin.flush()
+        running.stdout.read(1)  # Popen may return in the middle of exec
         yield running.pid
 
 

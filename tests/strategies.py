@@ -67,7 +67,14 @@ images = st.builds(Image, comms, executables, contexts)
 def tasks(draw: Any, of: Any = images) -> Task:
     real_parent = draw(keys)
     parent = draw(st.just(real_parent) | keys)
-    return Task(draw(keys), real_parent, parent, *draw(st.tuples(*[u32] * 6)), draw(st.booleans()), draw(of))
+    return Task(
+        draw(keys),
+        real_parent,
+        parent,
+        *draw(st.tuples(*[u32] * 6)),
+        draw(st.booleans()),
+        draw(of),
+    )
 
 
 def _cut(event_flags: int, flag: Flag) -> bool:

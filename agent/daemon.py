@@ -112,7 +112,9 @@ class Daemon:
         snapshot = sweep.views.tasks()
         ledger.snapshot_ns = clock.boot_ns()
         for task, told in zip(snapshot, procfs.described(snapshot), strict=True):
-            ledger.observe(task, *told)
+            entry = ledger.observe(task, *told)
+            if procfs.ended(task.key):
+                ledger.ended_before(entry, ledger.snapshot_ns)
         self._host = host_facts()
         self._renderer = Renderer(self._host, self._slow.clock)
         batch = Batch(self._renderer, self._log, self._slow.clock)

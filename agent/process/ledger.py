@@ -104,6 +104,11 @@ class Ledger:
         self._hear(entry, task.real_parent)
         return entry
 
+    def ended_before(self, entry: Process, at_ns: int) -> None:
+        """Take as ended who was in a snapshot because nobody had waited for it yet."""
+        entry.status = END_UNSEEN
+        self._end(entry, at_ns)
+
     def end_unseen(self, entry: Process, at_ns: int) -> None:
         """Take a process as ended that no list of the kernel has any more."""
         entry.status = END_UNSEEN
@@ -145,6 +150,8 @@ class Ledger:
 
     def _exit(self, event: Exit) -> Process:
         entry = self._heard_of(event)
+        if entry.exited_ns and entry.status == END_UNSEEN:
+            entry.exited_ns = event.bt_ns
         entry.status = event.status
         self._end(entry, event.bt_ns)
         return entry

@@ -16,7 +16,7 @@ import psutil
 
 from agent.events import ProcessKey, Task
 from agent.process.asking import answers
-from agent.process.proc import parse_stat, parse_status
+from agent.process.proc import Stat, parse_stat, parse_status
 
 _TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 _ENDED = ("Z", "X")
@@ -78,12 +78,26 @@ def describe(task: Task, proc: Path = Path("/proc")) -> Description:
 
 def alive(key: ProcessKey, proc: Path = Path("/proc")) -> bool:
     """Whether /proc shows this very process, and a thread of it has not ended."""
+    stat = _stat(key, proc)
+    return stat is not None and not _has_ended(stat)
+
+
+def ended(key: ProcessKey, proc: Path = Path("/proc")) -> bool:
+    """Whether /proc shows this very process as one that nobody has waited for."""
+    stat = _stat(key, proc)
+    return stat is not None and _has_ended(stat)
+
+
+def _stat(key: ProcessKey, proc: Path) -> Stat | None:
     try:
         stat = parse_stat((proc / str(key.tgid) / "stat").read_bytes())
     except (OSError, ValueError):
-        return False
-    ended = stat.state in _ENDED and stat.threads <= 1
-    return stat.start_ticks == key.start_ns // _TICK_NS and not ended
+        return None
+    return stat if stat.start_ticks == key.start_ns // _TICK_NS else None
+
+
+def _has_ended(stat: Stat) -> bool:
+    return stat.state in _ENDED and stat.threads <= 1
 
 
 def reaps(key: ProcessKey, proc: Path = Path("/proc")) -> bool:

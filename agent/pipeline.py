@@ -33,6 +33,8 @@ COALESCE_S = 0.01
 after a pause is taken at once."""
 RETRY_S = 0.5
 """How long to wait before writing again what the disk refused."""
+MAX_SUSPECTS = 4096
+"""Who looked forged and waits for the next sweep; the record says it of all."""
 View = Callable[[Event, Process, Lineage], None]
 
 
@@ -105,7 +107,7 @@ class Pipeline:
         if type(event) is not Exec and type(event) is not Fork:
             return None
         told = self.parentages.of(process, event.task, event.bt_ns)
-        if told.verdict is Verdict.FORGED:
+        if told.verdict is Verdict.FORGED and len(self.suspects) < MAX_SUSPECTS:
             self.suspects[process.key] = event
         return told
 

@@ -8,10 +8,17 @@
 BPF_RINGBUF_OUTPUT(walked, 16);
 BPF_ARRAY(walk_scratch, struct ir_task, 1);
 
+static __always_inline struct task_struct *next_of(struct task_struct *t)
+{
+	struct list_head *next = 0;
+
+	PROBE(next, t, tasks.next);
+	return (void *)next - __builtin_offsetof(struct task_struct, tasks);
+}
+
 int walk_tasks(u64 *ctx)
 {
 	struct task_struct *self = (void *)bpf_get_current_task(), *first = 0, *t;
-	struct list_head *next = 0;
 	u32 zero = 0, pid = 0, after = ctx[0];
 	struct ir_task *o = walk_scratch.lookup(&zero);
 
@@ -24,8 +31,7 @@ int walk_tasks(u64 *ctx)
 #pragma clang loop unroll(disable)
 	for (int i = 0; i < WALK_STEPS; i++) {
 		if (after || i) {
-			PROBE(next, t, tasks.next);
-			t = (void *)next - __builtin_offsetof(struct task_struct, tasks);
+			t = next_of(t);
 			if (t == first)
 				return 1;
 		}
@@ -69,7 +75,6 @@ static __always_inline long tell_seen(struct task_struct *t)
 int walk_chain(u64 *ctx)
 {
 	struct task_struct *self = (void *)bpf_get_current_task(), *first = 0, *t;
-	struct list_head *next = 0;
 	u32 pid = 0, after = ctx[0];
 
 	PROBE(first, self, group_leader);
@@ -79,8 +84,7 @@ int walk_chain(u64 *ctx)
 #pragma clang loop unroll(disable)
 	for (int i = 0; i < CHAIN_STEPS; i++) {
 		if (after || i) {
-			PROBE(next, t, tasks.next);
-			t = (void *)next - __builtin_offsetof(struct task_struct, tasks);
+			t = next_of(t);
 			if (t == first)
 				return 1;
 		}

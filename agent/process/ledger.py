@@ -133,7 +133,8 @@ class Ledger:
         if entry.known == "observed" or entry.real_parent != event.task.real_parent:
             self._born(entry, event.task.real_parent)
         entry.creator = event.creator
-        if creator := self._entries.get(event.creator):
+        creator = self._entries.get(event.creator)
+        if creator and not entry.executable:  # else its own program was told before
             entry.executable, entry.argv = creator.executable, creator.argv
             entry.argv_bytes = creator.argv_bytes
         return entry

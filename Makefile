@@ -30,9 +30,12 @@ lint: $(STAMP)
 	@$(PY) -m mypy
 	@.venv/bin/lint-imports --no-cache
 
-# Cost per exec of all parties beside auditd's, then our own stages. Needs root.
+# Cost per exec of all parties beside auditd's, our own stages and sweeps, and the time
+# to look for hidden processes beside unhide's. Needs root.
 bench: $(STAMP)
 	@$(PY) bench/stages.py
+	@$(PY) bench/sweep.py
+	@$(PY) bench/hidden.py
 	@$(PY) bench/storm.py $(ARGS)
 
 clean:

@@ -29,6 +29,7 @@ _NOT_COMPARABLE = {
     DoubtKind.PART,
     DoubtKind.OTHER_NAMESPACE,
     DoubtKind.INNER_NAMESPACE,
+    DoubtKind.TIME_NAMESPACE,
 }
 
 

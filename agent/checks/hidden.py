@@ -13,8 +13,9 @@ from typing import Any
 from agent.checks.finding import CRITICAL, OK, UNKNOWN, WARNING, Finding
 from agent.errors import NotPermittedError
 from agent.events import Discrepancy, Listing, Seen, Verdict
-from agent.process import pidrange
+from agent.process import crossview, pidrange
 from agent.process.census import RAN_UNLISTED
+from agent.process.mounts import DoubtKind
 from agent.sinks.text import safe, sentence, text
 from agent.sweep import Sweep
 
@@ -32,6 +33,7 @@ def check(folder: Path, tell: Tell | None) -> Finding:
         sweep.doubt()
         listing = sweep.views.listing(changes=False)
         found = [*_compared(sweep, listing)] if listing.starts else []
+        found += _covered(sweep, listing, {one["pid"] for one in found})
         notes = _lacking(sweep)
         if tell:
             known = {one["pid"] for one in found}
@@ -53,6 +55,29 @@ def _compared(sweep: Sweep, listing: Listing) -> Iterator[dict[str, Any]]:
         if one.kind != Verdict.FORGED:
             task = sweep.views.one(one.key.tgid)
             yield _told(one, text(task.image.comm) if task else "")
+
+
+def _covered(sweep: Sweep, listing: Listing, known: set[int]) -> list[dict[str, Any]]:
+    """Tell of processes over whose folder something is mounted, each of them once."""
+    if not sweep.comparable:
+        return []
+    covers = {
+        one.pid: one.text
+        for one in sweep.doubts
+        if one.kind is DoubtKind.COVERED and one.pid in listing.starts
+    }
+    tasks = {pid: sweep.views.one(pid) for pid in covers.keys() - known}
+    return [
+        {
+            "pid": pid,
+            "name": text(task.image.comm) if task else "",
+            "kind": str(Verdict.HIDDEN_FROM_PROC),
+            "reason": covers[pid],
+            "seen_by": [crossview.LIST],
+            "missing_from": [crossview.PROC],
+        }
+        for pid, task in sorted(tasks.items())
+    ]
 
 
 def _told(one: Discrepancy, name: str) -> dict[str, Any]:

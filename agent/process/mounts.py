@@ -17,11 +17,13 @@ class DoubtKind(StrEnum):
     HIDEPID = "hidepid"
     SUBSET = "subset"
     COVERED = "covered"
+    COVERED_BELOW = "covered below"
     STACKED = "stacked"
     PART = "part"
     NOT_PROCFS = "not procfs"
     OTHER_NAMESPACE = "other namespace"
     INNER_NAMESPACE = "inner namespace"
+    TIME_NAMESPACE = "time namespace"
     UNREADABLE = "mounts unreadable"
 
 
@@ -103,12 +105,13 @@ def _options(one: Mount) -> list[Doubt]:
 
 
 def _covered(one: Mount, place: bytes) -> list[Doubt]:
-    """Tell of a mount over a process; others below /proc hide no process."""
-    folder = re.fullmatch(re.escape(place) + rb"/(\d{1,10})(?:/.*)?", one.at, re.DOTALL)
+    """Tell of a mount over a process or its files; others hide nothing of one."""
+    folder = re.fullmatch(re.escape(place) + rb"/(\d{1,10})(/.*)?", one.at, re.DOTALL)
     if folder is None:
         return []
     text = f"{_named(one)} is mounted over {printable(one.at)}"
-    return [Doubt(DoubtKind.COVERED, int(folder[1]), text)]
+    kind = DoubtKind.COVERED_BELOW if folder[2] else DoubtKind.COVERED
+    return [Doubt(kind, int(folder[1]), text)]
 
 
 def _named(one: Mount) -> str:

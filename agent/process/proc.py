@@ -22,6 +22,7 @@ _FSOPEN, _FSCONFIG, _FSMOUNT = 430, 431, 432
 _CLOEXEC, _CONFIG_CREATE, _NOSUID_NODEV_NOEXEC = 1, 6, 2 | 4 | 8
 _PROC_MAGIC, _PROC_ROOT_INODE = 0x9FA0, 1
 _INITIAL_PID_NAMESPACE = "pid:[4026531836]"
+_INITIAL_TIME_NAMESPACE = "time:[4026531834]"
 _PF_KTHREAD = 0x00200000
 # what is mounted there may be a pipe that nobody writes to, or a link
 _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
@@ -159,7 +160,7 @@ class Proc:
         The witness should be a private one: who covers /proc/self, or all of /proc,
         covers the list of mounts too.
         """
-        found = self._what_it_is()
+        found = self._what_it_is() + witness.shifted()
         if self.path is not None:
             mountinfo = witness.mountinfo()
             found += mount_doubts(mountinfo, os.fsencode(self.path.resolve()))
@@ -182,6 +183,14 @@ class Proc:
             return []
         text = f"{self} shows one pid namespace of this machine, {namespace}, not all"
         return [Doubt(DoubtKind.INNER_NAMESPACE, 0, text)]
+
+    def shifted(self) -> list[Doubt]:
+        """Say whether the start times it shows are those of a time namespace."""
+        namespace = self._link("self/ns/time")  # before 5.6 there is none
+        if namespace in ("", _INITIAL_TIME_NAMESPACE):
+            return []
+        text = f"start times are shown as this process's {namespace} shifts them"
+        return [Doubt(DoubtKind.TIME_NAMESPACE, 0, text)]
 
     def _link(self, name: str) -> str:
         try:

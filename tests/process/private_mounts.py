@@ -17,7 +17,7 @@ import pytest
 
 T = TypeVar("T")
 LIBC = ctypes.CDLL(None, use_errno=True)
-NEW_MOUNTS, NEW_PIDS = 0x00020000, 0x20000000
+NEW_MOUNTS, NEW_PIDS, NEW_TIME = 0x00020000, 0x20000000, 0x00000080
 BIND, PRIVATE = 0x1000, 1 << 18 | 0x4000
 NOBODY = 65534
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="mounts, which needs root")

@@ -24,6 +24,7 @@ from agent.process.proc import Proc, Stat, Status, parse_stat, parse_status
 from tests.process.private_mounts import (
     LIBC,
     NEW_PIDS,
+    NEW_TIME,
     bind,
     in_a_child,
     in_own_mounts,
@@ -291,7 +292,7 @@ def test_a_mount_over_one_file_of_a_process_is_a_doubt() -> None:
             return doubts()
 
         found = in_own_mounts(work)
-    assert kinds(found) == [(DoubtKind.COVERED, pid)]
+    assert kinds(found) == [(DoubtKind.COVERED_BELOW, pid)]
     assert found[0].text.endswith(f" is mounted over /proc/{pid}/task/{pid}/cmdline")
 
 
@@ -391,6 +392,15 @@ def test_inside_a_namespace_both_its_own_procfs_and_the_machine_s_are_doubts() -
     assert pid == 1
     assert kinds(machine) == [(DoubtKind.OTHER_NAMESPACE, 0)]
     assert kinds(own) == [(DoubtKind.INNER_NAMESPACE, 0)]
+
+
+@needs_root
+def test_a_time_namespace_is_a_doubt() -> None:
+    def work() -> list[Doubt]:
+        unshare(NEW_TIME)
+        return in_a_child(doubts)
+
+    assert kinds(in_a_child(work)) == [(DoubtKind.TIME_NAMESPACE, 0)]
 
 
 def test_a_list_of_mounts_that_can_t_be_read_is_a_doubt(tmp_path: Path) -> None:

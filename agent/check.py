@@ -21,7 +21,7 @@ from agent.commandline import Parser, progress
 from agent.config import Config
 from agent.errors import AgentError, CorruptError, UsageError
 from agent.sinks.scan import Follower
-from agent.sinks.text import safe
+from agent.sinks.text import safe, sentence
 from agent.sinks.verify import Report, verify
 
 _DAMAGED, _UNKNOWN = 2, 3
@@ -199,13 +199,20 @@ def _line(record: dict[str, Any]) -> str:
     head = f"{event['sequence']:>8} {moment} {event['action']:<16}"
     if not process:
         return f"{head} {_as_text(record.get('ir', {}))}"
-    user = process["user"].get("name") or process["user"]["id"]
-    who = f"{safe(user):<8} {safe(process['name'])}[{process['pid']}]"
+    user = process.get("user", {})  # an alert names no user
+    who = f"{safe(user.get('name') or user.get('id', '-')):<8}"
+    who += f" {safe(process['name'])}[{process['pid']}]"
     words = " ".join(safe(arg) for arg in process.get("args", []))
     failed = record.get("error", {}).get("code", "")
     by = record.get("ir", {}).get("access", {}).get("denied", "")
     denied = f"denied by {by}" if by else ""
-    return " ".join(part for part in (head, who, words, failed, denied) if part)
+    alert = _as_alert(record.get("ir", {}).get("discrepancy", {}))
+    parts = (head, who, words, failed, denied, alert)
+    return " ".join(part for part in parts if part)
+
+
+def _as_alert(found: dict[str, Any]) -> str:
+    return f"{found['kind'].upper()}: {sentence(found['reason'])}" if found else ""
 
 
 def _verify(options: argparse.Namespace) -> int:

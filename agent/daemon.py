@@ -34,7 +34,7 @@ from agent.sensor import pins, status
 from agent.sensor.identity import object_key
 from agent.sensor.pins import Loaded
 from agent.sensor.tap import Tap
-from agent.sensor.watch import Watch
+from agent.sensor.watch import Tampering, Watch
 from agent.sinks.batch import Batch
 from agent.sinks.record import Renderer
 from agent.sinks.segment import SegmentWriter
@@ -87,7 +87,7 @@ class Daemon:
         before, old = pins.loaded(folder), None
         wanted = object_key(config.forbidden_rungs)
         with pins.owned(folder):  # somebody else's pins are not replaced
-            if before and before.object_key != wanted:
+            if before and (before.object_key != wanted or not before.whole):
                 old = self._tap(before, clock.boot_ns())
                 stack.callback(old.close)
         self._loaded = require_loaded(config, wanted)
@@ -181,6 +181,11 @@ class Daemon:
             **self._about(),
         }
         tell("agent-start", {"agent": about}, started)
+        if before and not before.whole:
+            why = "not what was loaded; somebody changed it while no agent ran"
+            found = Tampering("changed", [str(self._config.pins)], True, why)
+            log.error("agent_tampering", what=found.what, reason=why)
+            tell("agent-tampering", {"tampering": found}, started, "alert")
         if writer.recovered:
             tell("log-recovered", {"recovered": writer.recovered}, started)
         if cause := self._gap_cause(before):
@@ -364,7 +369,7 @@ def require_loaded(config: Config, wanted: str) -> Loaded:
     """Load the probes unless those of the key `wanted` are pinned already."""
     folder = Path(config.pins)
     found = pins.loaded(folder)
-    if found and found.object_key == wanted:
+    if found and found.object_key == wanted and found.whole:
         return found
     # -P: what lies in the current folder is not ours to run
     command = [sys.executable, "-P", "-m", "agent", "load"]

@@ -14,7 +14,7 @@ import pytest
 
 from agent import check, control
 from agent.commandline import progress
-from agent.events import ChainEnd, Lineage, Loss
+from agent.events import ChainEnd, Discrepancy, Lineage, Loss
 from agent.process.ledger import Ledger
 from agent.sinks import own
 from agent.sinks.chain import segment_names
@@ -28,6 +28,7 @@ from tests.builders import (
     NOW,
     a_failed_exec,
     a_fork,
+    a_key,
     a_process,
     a_task,
     an_access,
@@ -473,3 +474,20 @@ def test_nothing_that_steers_a_terminal_comes_into_view(
     output = capsys.readouterr().out
     assert output.count("\n") == 1
     assert output[:-1].isprintable()
+
+
+def test_an_alert_is_a_line_as_well(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    renderer = Renderer(
+        Host("m", "node", "b00t", "0", {"user": HOST_USER_NS}),
+        ClockMap(1_800_000_000_000_000_000, "synchronised", 0, 1),
+    )
+    why = "its parent 7 lives"
+    found = Discrepancy(a_key(1000), "forged", why, NOW, NOW, comm=HOSTILE[:15])
+    with SegmentWriter.open(tmp_path / "records", dict) as log:
+        log.append([renderer.discrepancy(found, None, log.next_sequence)])
+    assert check.main(["records", "--state", str(tmp_path)]) == 0
+    line = capsys.readouterr().out.splitlines()[-1]
+    assert line.endswith("FORGED: its parent 7 lives")
+    assert not set(STEERING) & set(line)

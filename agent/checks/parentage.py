@@ -8,18 +8,21 @@ root or pins only /proc can be asked, which is said.
 import os
 import time
 from collections.abc import Iterable
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from agent import clock
 from agent.checks.finding import CRITICAL, OK, UNKNOWN, WARNING, Finding, gravest
 from agent.events import Task, Verdict
 from agent.process.parentage import contradiction
 from agent.process.proc import Proc
-from agent.sinks.search import Search, of_actions
+from agent.sinks.search import Record, Search, of_actions
 from agent.sinks.text import safe, sentence, text
 from agent.sweep import Sweep
 
 _PAUSE_S = 0.05
+_BEATS_MISSED, _USUAL_S = 3, 10.0
 _NEWEST = 2
 """Segments that are searched for what the agent said last."""
 
@@ -146,9 +149,11 @@ def _census(state: Path) -> Finding:
         for one in search.find(of_actions("discrepancy"))
         if one["ir"]["discrepancy"]["kind"] == Verdict.FORGED
     ]
+    silent = _silence(beat, search.last(of_actions("agent-start")))
     lines = [
         f"  births, by the agent at {beat['@timestamp']}: {verdicts or 'as usual'}"
     ]
+    lines += [f"  {silent}"] if silent else []
     lines += [
         f"  FORGED: {one['entity_id']}: {sentence(one['reason'])}, {one['at']}"
         for one in forged
@@ -159,5 +164,19 @@ def _census(state: Path) -> Finding:
         "births_unseen": told["births_unseen"],
         "ends_unseen": told["ends_unseen"],
         "forged": forged,
+        "note": silent,
     }
-    return Finding(lines, document, CRITICAL if forged else OK)
+    code = CRITICAL if forged else WARNING if silent else OK
+    return Finding(lines, document, code)
+
+
+def _silence(beat: Record, start: Record | None) -> str:
+    """Say that the agent has not been heard of for longer than it should."""
+    if beat["host"]["boot"]["id"] != clock.boot_id():
+        return "that was before this boot: no agent has recorded since"
+    config = start["ir"]["agent"]["config"] if start else {}
+    now = (clock.boot_ns() + clock.wall_anchor().offset_ns) / 1e9
+    seconds = now - datetime.fromisoformat(beat["@timestamp"]).timestamp()
+    if seconds < _BEATS_MISSED * config.get("heartbeat_seconds", _USUAL_S):
+        return ""
+    return f"no agent is at work: it was heard of {seconds:.0f} s ago the last time"

@@ -7,11 +7,12 @@ every program, link and map it held.
 
 import ctypes
 import fcntl
+import hashlib
 import os
 import secrets
 import struct
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,16 +21,20 @@ from agent.errors import BusyError, LoadError, NotPermittedError, UsageError
 from agent.sensor import bpf
 
 _BPF_FS_MAGIC = 0xCAFE4A11
-_META = struct.Struct("<32s16sQ")
+_META = struct.Struct("<32s16sQ32s")
 _KEY = bytes(4)
 
 
 class Loaded(NamedTuple):
-    """What a pin folder holds: object key, id of this loading, boot time of it."""
+    """What a pin folder holds: object key, id of this loading, boot time of it.
+
+    `whole` says that each pin is there, and is the very object that was loaded.
+    """
 
     object_key: str
     load_id: str
     loaded_ns: int
+    whole: bool
 
 
 class Parts(NamedTuple):
@@ -82,7 +87,8 @@ def publish(folder: Path, object_key: str, parts: Parts) -> None:
     fresh.mkdir(mode=0o700)
     meta = bpf.map_create("meta", bpf.MapSpec(bpf.MAP_ARRAY, 4, _META.size, 1, 0))
     load_id = secrets.token_bytes(16)
-    bpf.update(meta, _KEY, _META.pack(object_key.encode(), load_id, clock.boot_ns()))
+    told = object_key.encode(), load_id, clock.boot_ns(), _digest(parts)
+    bpf.update(meta, _KEY, _META.pack(*told))
     for part, names in parts._asdict().items():
         (fresh / part).mkdir(mode=0o700)
         for name, fd in names.items():
@@ -92,6 +98,44 @@ def publish(folder: Path, object_key: str, parts: Parts) -> None:
         folder.rename(old)
     fresh.rename(folder)
     remove(old)
+
+
+def _digest(parts: Parts) -> bytes:
+    """Return a hash of which objects of the kernel stand under which names."""
+    lines = [
+        f"{part}/{name} {_kind(kind)} {number}"
+        for part, names in parts._asdict().items()
+        for name, fd in names.items()
+        for kind, number in [bpf.identify(fd)]
+    ]
+    return hashlib.sha256("\n".join(sorted(lines)).encode()).digest()
+
+
+def _kind(told: str) -> str:
+    """Name a kind; the kernel calls a link by other names while it is new."""
+    return next((kind for kind in ("map", "prog") if kind in told), "link")
+
+
+def _digest_of(folder: Path) -> bytes:
+    """Return the same of what is pinned now; empty when a pin can't be opened."""
+    with ExitStack() as opened:
+
+        def fd_of(path: Path) -> int:
+            fd = bpf.get(path)
+            opened.callback(os.close, fd)
+            return fd
+
+        try:
+            found = {
+                part: {
+                    name: fd_of(folder / part / name) for name in _names(folder / part)
+                }
+                for part in Parts._fields
+            }
+        except OSError:
+            return b""
+        found["maps"].pop("meta", None)
+        return _digest(Parts(**found))
 
 
 def _beside(folder: Path, suffix: str) -> Path:
@@ -153,10 +197,10 @@ def loaded(folder: Path) -> Loaded | None:
     except PermissionError as error:
         raise NotPermittedError(f"{folder} may not be read: {error}") from error
     try:
-        key, load_id, at = _META.unpack(bpf.lookup(fd, _KEY, _META.size))
+        key, load_id, at, digest = _META.unpack(bpf.lookup(fd, _KEY, _META.size))
     finally:
         os.close(fd)
-    return Loaded(key.decode(), load_id.hex(), at)
+    return Loaded(key.decode(), load_id.hex(), at, digest == _digest_of(folder))
 
 
 def open_map(folder: Path, name: str) -> int:

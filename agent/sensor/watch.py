@@ -38,7 +38,8 @@ class Tampering(msgspec.Struct, frozen=True):
     """One difference, and the pins (relative to the pin folder) that show it.
 
     `what` is `missing`, `replaced` (something else stands there), `foreign` (a name
-    that was not there), `swapped` (a link runs another program) or `switched-off`.
+    that was not there), `swapped` (a link runs another program), `switched-off`, or
+    `changed` (all of it, while no agent ran; the probes were loaded anew).
     `put_back`: it is as it was. `reason` says why it could not be put back, or that it
     came back without the agent.
     """

@@ -154,3 +154,22 @@ def test_an_agent_that_is_left_alone_and_replaces_its_own_probes_tells_of_nothin
     agent.wait(beats + 1, action=HEARTBEAT)
     assert alerts(agent) == []
     assert agent.stop() == 0
+
+
+def test_what_was_changed_while_no_agent_ran_is_told_and_loaded_anew(watched, trigger):
+    """Its own end would be told as each program's, and no program at all."""
+    agent = watched
+    assert agent.stop() == 0
+    [exec_] = (agent.pins / "links").glob("on_exec__*")
+    [exit_] = (agent.pins / "links").glob("on_exit__*")
+    exec_.unlink()
+    os.link(exit_, exec_)
+    agent.start()
+    ran = trigger("exit_with", 0)
+    agent.fence()
+    assert actions(agent, ran) == ["fork", "exec", "exit"]
+    [told] = alerts(agent)
+    assert (told["what"], told["put_back"]) == ("changed", True)
+    assert agent.stop() == 0
+    agent.start()
+    assert [one["what"] for one in alerts(agent)] == ["changed"]

@@ -166,7 +166,7 @@ class Family:
         if task is None or task.key != key:
             return None
         self.tasks[key] = task
-        if self.ledger.get(key) is None:
+        if self.ledger.get(key) is None and not self._living.covers(key.tgid):
             self.ledger.observe(task, *_described(key))
         else:
             self.ledger.observe(task, b"", b"")
@@ -202,10 +202,12 @@ class Family:
         return found, ChainEnd.DEPTH
 
     def verdict(self, key: ProcessKey) -> Parentage | None:
-        """Judge a process that lives; None for one that does not.
+        """Judge a process that lives; None for one that does not, or nobody can tell.
 
         What could be a race is judged again a moment later.
         """
+        if not self._living.believed(key.tgid):
+            return None
         entry, task = self.ledger.get(key), self.tasks.get(key)
         told = self._parentages.of(entry, task) if entry and task else None
         if told and told.verdict is Verdict.FORGED and entry:

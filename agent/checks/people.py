@@ -30,7 +30,7 @@ class People:
             **self._name(key),
             **self._program(key),
             "user": self._user(key),
-            "lives": end is None and self._lives(key),
+            "lives": self._lives(key) if end is None else False,
             "ended": end["@timestamp"] if end else None,
             "exit_code": end["process"].get("exit_code") if end else None,
             "signal": end["ir"].get("exit", {}).get("signal") if end else None,
@@ -71,8 +71,11 @@ class People:
             return str(last["process"]["start"])
         return rfc3339(round(key.start_ns + self._wall_ns, -6))[:-7] + "Z"
 
-    def _lives(self, key: ProcessKey) -> bool:
-        return key in self._family.tasks or self._living.shown(key) is not None
+    def _lives(self, key: ProcessKey) -> bool | None:
+        """Say whether it does; None where that it is not shown says nothing."""
+        if key in self._family.tasks or self._living.shown(key) is not None:
+            return True
+        return False if self._living.misses_none(key.tgid) else None
 
     def _user(self, key: ProcessKey) -> dict[str, str] | None:
         if last := self._family.member(key).last:

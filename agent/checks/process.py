@@ -7,7 +7,7 @@ tree, and the accesses to it. Each claim names its source: kernel, /proc, or a r
 
 import os
 import re
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from agent.checks.looks import looks
 from agent.checks.people import People
 from agent.checks.touches import touches
 from agent.checks.tree import Tree
-from agent.errors import UsageError
+from agent.errors import NotPermittedError, UsageError
 from agent.events import ProcessKey, Verdict
 from agent.process.drift import Weight
 from agent.process.proc import Proc
@@ -40,7 +40,10 @@ def check(who: str, folder: Path, state: Path) -> Finding:
         if views:
             opened.callback(views.close)
         proc = opened.enter_context(Proc.mounted())
-        living = Living(views, proc, why_not)
+        private = None
+        with suppress(NotPermittedError, OSError):  # before 5.2 there is none
+            private = opened.enter_context(Proc.private())
+        living = Living(views, proc, private, why_not)
         return _Inquiry(living, Search(state / "records")).answer(who)
 
 
@@ -70,18 +73,24 @@ class _Inquiry:
     def answer(self, who: str) -> Finding:
         key = self._whom(who)
         if key is None:
-            return self._nobody(who, "no process, and no record of one")
+            return self._nobody(who, "", int(who) if who.isdecimal() else 0)
         if isinstance(key, str):
-            return self._nobody(who, key)
+            return self._nobody(who, key, 0)
         self._family.gather(key)
         if not self._family.knows(key):
-            return self._nobody(who, "no process, and no record of one")
+            return self._nobody(who, "", key.tgid)
         document = {"asked": who, **self._document(key)}
         return Finding([*Tree(document).lines()], document, _code(document))
 
-    def _nobody(self, who: str, why: str) -> Finding:
-        notes = [f"{who}: {why}", *self._notes()]
-        return Finding(notes, {"asked": who, "notes": notes}, UNKNOWN)
+    def _nobody(self, who: str, why: str, pid: int) -> Finding:
+        """Say that there is nobody, or why that can't be said."""
+        known = self._living.misses_none(pid)
+        nobody = "no process" if known else "whether it is a process can't be said"
+        notes = [f"{who}: {why or f'{nobody}, and no record of one'}", *self._notes()]
+        covered = [one.text for one in self._living.covers(pid)]
+        notes += covered
+        code = WARNING if covered else UNKNOWN
+        return Finding(notes, {"asked": who, "notes": notes}, code)
 
     def _whom(self, who: str) -> ProcessKey | str | None:
         """Return whom this names; None for nobody, or why that can't be said."""
@@ -122,11 +131,14 @@ class _Inquiry:
             "pid_is_now": people.stranger(other) if other else None,
             "kernel": None if living.why_not or not now else people.facts(now),
             "proc": living.by_proc(key),
-            "looks": looks(key, program) if program and person["lives"] else [],
+            "covered": (covered := [one.text for one in living.covers(key.tgid)]),
+            "disagreements": living.disagreements(key),
+            "looks": looks(key, program) if person["lives"] and not covered else [],
             "alerts": [_alert(one) for one in family.member(key).alerts],
             "lineage": lineage,
             "lineage_end": end,
             "touched_by": touches(family.touches),
+            "records_used": bool(family.members or family.touches),
             "records_not_chained": self._search.broken,
             "notes": self._notes(),
         }
@@ -135,18 +147,20 @@ class _Inquiry:
         """Return what is true now, or was recorded last, and whose word that is."""
         by_kernel, by_proc = self._living.differs(key)
         if by_kernel and not by_proc:
-            return Verdict.HIDDEN_FROM_PROC, "kernel, /proc"
+            source = "our own /proc" if self._living.why_not else "kernel"
+            return Verdict.HIDDEN_FROM_PROC, f"{source}, /proc"
         if by_proc and not by_kernel:
             return Verdict.ONLY_IN_PROC, "kernel, /proc"
         if by_kernel and (told := self._family.verdict(key)):
             return told.verdict, self._living.source
-        if not by_kernel and self._living.task(key.tgid):
+        known = self._living.misses_none(key.tgid)
+        if known and not by_kernel and self._living.task(key.tgid):
             return Verdict.STALE_PID, self._living.source
         return self._family.member(key).verdict
 
     def _notes(self) -> list[str]:
         """Say what was not asked, and why."""
-        notes = []
+        notes = [f"/proc can't be compared: {why}" for why in self._living.incomparable]
         if self._living.why_not:
             notes.append(f"the kernel was not asked: {self._living.why_not}")
         if self._search.unread:
@@ -166,9 +180,10 @@ def _alert(record: dict[str, Any]) -> dict[str, Any]:
 
 def _code(document: dict[str, Any]) -> int:
     verdict = document["verdict"]
-    if verdict in _WRONG or document["alerts"]:
+    if verdict in _WRONG or document["alerts"] or document["disagreements"]:
         return CRITICAL
     alarms = any(one["weight"] == Weight.ALARM for one in document["looks"])
-    if alarms or verdict == Verdict.TRACED or document["records_not_chained"]:
+    doubted = document["covered"] or document["records_not_chained"]
+    if alarms or doubted or verdict == Verdict.TRACED:
         return WARNING
     return UNKNOWN if verdict in _UNPROVEN or document["notes"] else OK

@@ -55,6 +55,8 @@ class Tree:
         if broken := told["records_not_chained"]:
             yield f"  {broken} records do not verify and were left out: ir-check verify"
         yield from (f"  {sentence(one)}" for one in told["notes"])
+        if told["records_used"]:
+            yield "  the chain of the log was not verified as a whole: ir-check verify"
 
     def _facts(self) -> Iterator[tuple[str, str]]:
         told = self._told
@@ -96,8 +98,14 @@ class Tree:
             tracer = f"traced by {proc['tracer']}" if proc["tracer"] else "untraced"
             zombie = ", ended and not waited for" if proc["zombie"] else ""
             yield "/proc says", f"child of {proc['ppid']}, {tracer}{zombie}"
+        if self._told["covered"]:
+            yield "/proc says", "not believed, and looks not told: it is covered"
 
     def _alarms(self) -> Iterator[str]:
+        for said in self._told["covered"]:
+            yield f"  COVERED     {sentence(said)}"
+        for said in self._told["disagreements"]:
+            yield f"  ALERT       {said}"
         for one in self._told["looks"]:
             label = "looks" if one["kind"] == Kind.UNCHANGED else one["weight"].upper()
             yield f"  {label:<11} {_look(one)}"
@@ -147,6 +155,8 @@ def _life(one: dict[str, Any]) -> str:
     if one["ended"]:
         how = one["signal"] or f"exit code {one['exit_code']}"
         return f"{born}, ended {one['ended']}, {how}{_record(one, 'end')}"
+    if one["lives"] is None:
+        return f"{born}, whether it lives can't be said"
     return (
         f"{born}, lives" if one["lives"] else f"{born}, gone: its end is not on record"
     )

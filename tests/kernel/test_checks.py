@@ -405,13 +405,19 @@ def of_terminal(fd):
         return b""
 
 
-def test_a_covered_process_is_a_doubt(agent, trigger):
+def test_a_covered_process_is_hidden_and_a_covered_file_a_doubt(agent, trigger):
     with trigger.hold(["/bin/cat"]) as held:
         script = f'mount -t tmpfs none /proc/{held.pid} && exec "$@"'
         under = ["unshare", "-m", "/bin/sh", "-c", script, "sh"]
         code, checks, lines = answer(agent, "host", "--only", "hidden", under=under)
         _, told, _ = answer(agent, "process", held.pid, under=under)
-    assert (code, checks["hidden"]["hidden"]) == (1, [])
+        script = f'mount --bind /dev/null /proc/{held.pid}/maps && exec "$@"'
+        below = ["unshare", "-m", "/bin/sh", "-c", script, "sh"]
+        fewer, doubted, _ = answer(agent, "host", "--only", "hidden", under=below)
+        file, _, _ = answer(agent, "process", held.pid, under=below)
+    assert (fewer, doubted["hidden"]["hidden"], file) == (1, [], 1)
+    [hidden] = checks["hidden"]["hidden"]
+    assert (code, hidden["pid"], hidden["kind"]) == (2, held.pid, "hidden_from_proc")
     doubts = checks["hidden"]["doubts"]
     assert "covered" in [one["kind"] for one in doubts]
     assert any(f"/proc/{held.pid}" in one["text"] for one in doubts)

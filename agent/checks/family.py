@@ -83,7 +83,11 @@ class Family:
         self.tasks: dict[ProcessKey, Task] = {}
         """Those that live, as they are now."""
         lineages = Lineages(self.ledger)
-        self._parentages = Parentages(self.ledger, lineages, procfs.alive, procfs.reaps)
+        self._parentages = Parentages(self.ledger, lineages, procfs.alive, self._reaps)
+
+    def _reaps(self, key: ProcessKey) -> bool:
+        # a /proc that can't be compared speaks against nobody
+        return not self._living.comparable or procfs.reaps(key)
 
     def entity(self, key: ProcessKey) -> str:
         """Return the entity id of a process of this boot."""

@@ -14,13 +14,23 @@ import msgspec
 import pytest
 
 from agent.checks import process
+from agent.checks.family import Family
 from agent.checks.finding import CRITICAL, UNKNOWN, WARNING, Finding
 from agent.checks.living import Living
-from agent.events import ProcessKey, Task
+from agent.events import NOBODY, ProcessKey, Task
 from agent.process.proc import Proc
 from agent.sensor.tasks import TaskViews
-from tests.builders import a_fork, a_task
-from tests.checks.test_process import document, entity, key_by_proc, write
+from agent.sinks.search import Search
+from tests.builders import INIT, a_fork, a_task
+from tests.checks.test_process import (
+    BOOT,
+    LATE,
+    a_life,
+    document,
+    entity,
+    key_by_proc,
+    write,
+)
 from tests.process.private_mounts import (
     LIBC,
     NEW_PIDS,
@@ -154,6 +164,29 @@ def test_by_a_proc_that_can_t_be_compared_nobody_is_gone_or_consistent(
     assert shown["verdict_source"].startswith("record ")
     assert any("/proc can't be compared: " in one for one in found.lines)
     assert not any("gone" in line for line in found.lines)
+
+
+@needs_root
+def test_a_parent_that_such_a_proc_does_not_know_is_not_forged(
+    child: int, tmp_path: Path
+) -> None:
+    start = key_by_proc(child).start_ns
+    born = a_task(child, start_ns=start, real_parent=ProcessKey(LATE, 5))
+    init = a_task(1, start_ns=INIT.start_ns, real_parent=NOBODY)
+    parent = a_life(ProcessKey(LATE, 5), b"parent")
+    write(tmp_path, [a_fork(init), *parent, a_fork(born)])
+    task = told(child, os.getpid())
+
+    def verdict() -> str:
+        here = living(task)
+        boot = BOOT.replace("-", "")[:12]
+        family = Family(Search(tmp_path / "records"), here, boot)
+        family.gather(task.key)
+        judged = family.verdict(task.key)
+        return str(judged.verdict) if judged else ""
+
+    assert in_a_child(verdict) == "forged"
+    assert shown_in(verdict, NEW_TIME) == "reparented"
 
 
 @needs_root

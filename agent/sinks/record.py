@@ -49,7 +49,7 @@ from agent.sinks.text import (
 )
 
 ECS_VERSION = "9.4.0"
-_MAX_KEPT = 2048
+_MAX_KEPT = 1024
 _ACTIONS = {
     AccessKind.PTRACE_ATTACH: "ptrace-attach",
     AccessKind.PTRACE_SEIZE: "ptrace-seize",

@@ -376,7 +376,9 @@ def test_every_field_that_a_real_run_writes_is_documented(path: str) -> None:
     assert {"agent-start", "heartbeat", "agent-stop", "exec"} <= seen
     written = set().union(*map(paths, records))
     assert written - known() == set()
-    assert {name for name in documented() if ".heartbeat." in name} <= written
+    counters = {name for name in documented() if ".heartbeat." in name}
+    # of verdicts only those that somebody has just now
+    assert {name for name in counters if not name.endswith("*")} <= written
 
 
 # docs/architecture.md

@@ -95,9 +95,9 @@ int walk_chain(u64 *ctx)
 	return 0;
 }
 
-/* Who ran: attached for a moment on request. A process is told once a second at most,
+/* Who ran: attached for a moment on request. A process is told once in 50 ms at most,
  * and again if the ring had no room for it. */
-#define RAN_AGAIN_NS 1000000000ULL
+#define RAN_AGAIN_NS 50000000ULL
 BPF_TABLE("lru_hash", struct process_key, u64, ran, 4096);
 
 int on_switch(u64 *ctx)

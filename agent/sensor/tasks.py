@@ -221,8 +221,8 @@ def chain(program: int, walked: int) -> dict[int, int]:
 def scheduled(program: int, walked: int) -> Iterator[Callable[[], list[Seen]]]:
     """Attach to the scheduler for as long as the block.
 
-    What it gives returns who ran since it was last asked; a process is told once a
-    second at most.
+    What it gives returns who ran since it was last asked; a process is told once in
+    50 ms at most.
     """
     ring = RingReader(walked)
     link = -1

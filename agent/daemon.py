@@ -183,9 +183,9 @@ class Daemon:
         tell("agent-start", {"agent": about}, started)
         if before and not before.whole:
             why = "not what was loaded; somebody changed it while no agent ran"
-            found = Tampering("changed", [str(self._config.pins)], True, why)
-            log.error("agent_tampering", what=found.what, reason=why)
-            tell("agent-tampering", {"tampering": found}, started, "alert")
+            self._tell_tampering(
+                Tampering("changed", [str(self._config.pins)], True, why), started
+            )
         if writer.recovered:
             tell("log-recovered", {"recovered": writer.recovered}, started)
         if cause := self._gap_cause(before):
@@ -261,17 +261,18 @@ class Daemon:
 
     def _look_for_tampering(self) -> None:
         for found in self._watch.look():
-            log.error(
-                "agent_tampering",
-                what=found.what,
-                pins=len(found.pins),
-                put_back=found.put_back,
-                reason=found.reason,
-            )
-            details = {"tampering": found}
-            self._pipeline.batch.tell(
-                "agent-tampering", details, clock.boot_ns(), "alert"
-            )
+            self._tell_tampering(found, clock.boot_ns())
+
+    def _tell_tampering(self, found: Tampering, bt_ns: int) -> None:
+        log.error(
+            "agent_tampering",
+            what=found.what,
+            pins=len(found.pins),
+            put_back=found.put_back,
+            reason=found.reason,
+        )
+        details = {"tampering": found}
+        self._pipeline.batch.tell("agent-tampering", details, bt_ns, "alert")
 
     def _hold_census(self) -> None:
         """Hold the ledger against the last sweep, once all events before it are in."""

@@ -5,8 +5,8 @@ for the thread that owns the ledger. Nothing here knows the ledger, and nothing 
 on the path of events.
 """
 
-import os
 import time
+from collections.abc import Iterable
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -15,22 +15,14 @@ from agent.errors import NotPermittedError
 from agent.events import Discrepancy, Listing, ProcessKey, Seen, Verdict
 from agent.process import crossview
 from agent.process.crossview import Look, Turns
-from agent.process.mounts import Doubt, DoubtKind
-from agent.process.proc import Proc
+from agent.process.mounts import NOT_COMPARABLE, Doubt, DoubtKind
+from agent.process.proc import TICK_NS, Proc
 from agent.sensor.tasks import TaskViews
 
-_TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 _PPIDS_EACH = 32
 """Parents by /proc, asked for so many processes a sweep in turn: it costs most."""
 _WATCH_S = 0.1
 _PAUSE_S = 0.05
-_NOT_COMPARABLE = {
-    DoubtKind.NOT_PROCFS,
-    DoubtKind.PART,
-    DoubtKind.OTHER_NAMESPACE,
-    DoubtKind.INNER_NAMESPACE,
-    DoubtKind.TIME_NAMESPACE,
-}
 
 
 class Sighting(NamedTuple):
@@ -82,19 +74,18 @@ class Sweep:
             differences = crossview.confirmed(first, lambda: self._again(first))
         fresh = [one for one in self.doubts if one not in self._told]
         self._told = set(self.doubts)
-        covers = [one for one in fresh if _covers_one_of(listing, one)]
-        return Sighting(
-            listing,
-            differences,
-            ran,
-            [_covered(listing, one) for one in covers],
-            [one for one in fresh if one not in covers],
-        )
+        covers = _covers(fresh, listing)
+        others = [one for one in fresh if one not in covers]
+        return Sighting(listing, differences, ran, [*covers.values()], others)
+
+    def covered(self, listing: Listing) -> list[Discrepancy]:
+        """Return those over whose folder in /proc something is mounted."""
+        return [*_covers(self.doubts, listing).values()]
 
     def doubt(self) -> None:
         """Ask again how far the mounted /proc can be believed."""
         self.doubts = self.proc.doubts(self.private or self.proc)
-        self.comparable = not _NOT_COMPARABLE & {one.kind for one in self.doubts}
+        self.comparable = not NOT_COMPARABLE & {one.kind for one in self.doubts}
         self._covered = {one.pid for one in self.doubts}
 
     def compare(self, listing: Listing) -> list[Discrepancy]:
@@ -128,21 +119,21 @@ class Sweep:
 
     def _start_of(self, pid: int) -> int | None:
         if pid not in self._covered and (stat := self.proc.stat(pid)):
-            return stat.start_ticks * _TICK_NS
+            return stat.start_ticks * TICK_NS
         return 0 if pid in self.proc.pids() else None
 
 
-def _covers_one_of(listing: Listing, doubt: Doubt) -> bool:
-    return doubt.kind is DoubtKind.COVERED and doubt.pid in listing.starts
-
-
-def _covered(listing: Listing, doubt: Doubt) -> Discrepancy:
-    """Say so of the process; no race can mount something, so one look is enough."""
-    return Discrepancy(
-        ProcessKey(doubt.pid, listing.starts[doubt.pid]),
-        Verdict.HIDDEN_FROM_PROC,
-        doubt.text,
-        listing.taken_ns,
-        listing.taken_ns,
-        {crossview.LIST: True, crossview.PROC: False},
-    )
+def _covers(doubts: Iterable[Doubt], listing: Listing) -> dict[Doubt, Discrepancy]:
+    """Say of whom a doubt is; no race can mount something, so one look is enough."""
+    return {
+        one: Discrepancy(
+            ProcessKey(one.pid, listing.starts[one.pid]),
+            Verdict.HIDDEN_FROM_PROC,
+            one.text,
+            listing.taken_ns,
+            listing.taken_ns,
+            {crossview.LIST: True, crossview.PROC: False},
+        )
+        for one in doubts
+        if one.kind is DoubtKind.COVERED and one.pid in listing.starts
+    }

@@ -213,8 +213,8 @@ struct ir_prctl {
 	u32 len[2];   /* cwd */
 };
 
-/* Not an event: one process that a second view of the kernel's has (walk_keys), or that
- * the scheduler ran (on_switch). */
+/* Not an event: one process that stands in the chain of tasks (walk_chain), or that the
+ * scheduler ran (on_switch). */
 struct ir_seen {
 	u64 start_ns;
 	u64 bt_ns; /* when it was seen, CLOCK_BOOTTIME */

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from agent.checks.living import TICK_NS, Living, plain_task
+from agent.checks.living import Living, plain_task
 from agent.events import (
     NOBODY,
     ChainEnd,
@@ -30,6 +30,7 @@ from agent.process.ledger import Ledger
 from agent.process.lineage import Lineages
 from agent.process.look import look
 from agent.process.parentage import Parentages
+from agent.process.proc import TICK_NS
 from agent.sinks.search import (
     Record,
     Search,

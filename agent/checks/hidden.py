@@ -6,21 +6,19 @@ may be, and watches the scheduler.
 """
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from agent.checks.finding import CRITICAL, OK, UNKNOWN, WARNING, Finding
 from agent.errors import NotPermittedError
-from agent.events import Discrepancy, Listing, Seen, Verdict
-from agent.process import crossview, pidrange
-from agent.process.census import RAN_UNLISTED
-from agent.process.mounts import DoubtKind
+from agent.events import Discrepancy, Listing, Verdict
+from agent.process import pidrange
+from agent.process.census import RAN_UNLISTED, unlisted
 from agent.sinks.text import safe, sentence, text
 from agent.sweep import Sweep
 
 _WATCH_S = 0.5
-_MARGIN_NS = 1_000_000_000
 Tell = Callable[[int, int], None]
 
 
@@ -32,8 +30,7 @@ def check(folder: Path, tell: Tell | None) -> Finding:
     try:
         sweep.doubt()
         listing = sweep.views.listing(changes=False)
-        found = [*_compared(sweep, listing)] if listing.starts else []
-        found += _covered(sweep, listing, {one["pid"] for one in found})
+        found = [_told(sweep, one) for one in _compared(sweep, listing)]
         notes = _lacking(sweep)
         if tell:
             known = {one["pid"] for one in found}
@@ -49,41 +46,24 @@ def _unknown(note: str) -> Finding:
     return Finding([f"hidden: {note}"], {"notes": [note]}, UNKNOWN)
 
 
-def _compared(sweep: Sweep, listing: Listing) -> Iterator[dict[str, Any]]:
-    """Hold the views against each other; who has two parents is not hidden."""
-    for one in sweep.compare(listing):
-        if one.kind != Verdict.FORGED:
-            task = sweep.views.one(one.key.tgid)
-            yield _told(one, text(task.image.comm) if task else "")
+def _compared(sweep: Sweep, listing: Listing) -> list[Discrepancy]:
+    """Hold the views against each other; who has two parents is not hidden.
 
-
-def _covered(sweep: Sweep, listing: Listing, known: set[int]) -> list[dict[str, Any]]:
-    """Tell of processes over whose folder something is mounted, each of them once."""
-    if not sweep.comparable:
+    Of processes that are covered in /proc as well, what the views say is kept.
+    """
+    if not (listing.starts and sweep.comparable):
         return []
-    covers = {
-        one.pid: one.text
-        for one in sweep.doubts
-        if one.kind is DoubtKind.COVERED and one.pid in listing.starts
-    }
-    tasks = {pid: sweep.views.one(pid) for pid in covers.keys() - known}
-    return [
-        {
-            "pid": pid,
-            "name": text(task.image.comm) if task else "",
-            "kind": str(Verdict.HIDDEN_FROM_PROC),
-            "reason": covers[pid],
-            "seen_by": [crossview.LIST],
-            "missing_from": [crossview.PROC],
-        }
-        for pid, task in sorted(tasks.items())
-    ]
+    found = [one for one in sweep.compare(listing) if one.kind != Verdict.FORGED]
+    covered = {one.key.tgid: one for one in sweep.covered(listing)}
+    known = {one.key.tgid for one in found}
+    return found + [covered[pid] for pid in sorted(covered.keys() - known)]
 
 
-def _told(one: Discrepancy, name: str) -> dict[str, Any]:
+def _told(sweep: Sweep, one: Discrepancy) -> dict[str, Any]:
+    task = sweep.views.one(one.key.tgid)
     return {
         "pid": one.key.tgid,
-        "name": name,
+        "name": text(task.image.comm) if task else "",
         "kind": str(one.kind),
         "reason": one.why,
         "seen_by": [view for view, has in one.views.items() if has],
@@ -167,20 +147,14 @@ def _by_number(sweep: Sweep, tell: Tell) -> list[dict[str, Any]]:
 
 def _by_scheduler(sweep: Sweep, listing: Listing) -> list[dict[str, Any]]:
     """Watch twice who runs; find who was there before and is not in the list."""
-
-    def unlisted(listing: Listing) -> dict[Any, Seen]:
-        return {
-            seen.key: seen
-            for seen in sweep.views.ran(_WATCH_S)
-            if listing.starts.get(seen.key.tgid) != seen.key.start_ns
-            and seen.key.start_ns < listing.taken_ns - _MARGIN_NS
-        }
-
-    first = unlisted(listing)
-    again = unlisted(sweep.views.listing(changes=False)) if first else {}
+    first = {one.key for one in unlisted(listing, sweep.views.ran(_WATCH_S))}
+    if not first:
+        return []
+    listing = sweep.views.listing(changes=False)
+    again = {one.key: one for one in unlisted(listing, sweep.views.ran(_WATCH_S))}
     return [
         {
-            "pid": seen.key.tgid,
+            "pid": key.tgid,
             "name": text(seen.comm),
             "kind": RAN_UNLISTED,
             "reason": "it runs, and no list of the kernel has it",

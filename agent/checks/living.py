@@ -4,7 +4,6 @@ In: what is pinned, and a /proc. Out: Tasks, and from which source they are. A /
 knows a start only to the clock tick, so a key that the records have is taken for it.
 """
 
-import os
 import time
 from collections.abc import Iterable
 from typing import Any
@@ -12,22 +11,14 @@ from typing import Any
 import msgspec
 
 from agent.events import NOBODY, Context, Executable, Image, ProcessKey, Task
-from agent.process.mounts import Doubt, DoubtKind
-from agent.process.proc import Proc, Stat
+from agent.process.mounts import FOREIGN, NOT_COMPARABLE, Doubt, DoubtKind
+from agent.process.proc import TICK_NS, Proc, Stat
 from agent.sensor.tasks import TaskViews
 
-TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 NO_FILE = Executable(0, 0, 0, 0, 0, memfd=False, deleted=False)
 _CONTEXT = Context(*[0] * 25)
-_ENDED = ("Z", "X")
 _LOOKS, _PAUSE_S = 3, 0.05
-_FOREIGN = {DoubtKind.NOT_PROCFS, DoubtKind.PART, DoubtKind.OTHER_NAMESPACE}
-"""Of such a /proc the numbers are not those that are asked for."""
-_NOT_COMPARABLE = _FOREIGN | {
-    DoubtKind.INNER_NAMESPACE,
-    DoubtKind.TIME_NAMESPACE,
-    DoubtKind.STACKED,
-}
+_NOT_COMPARABLE = NOT_COMPARABLE | {DoubtKind.STACKED}
 _COVERED = {DoubtKind.COVERED, DoubtKind.COVERED_BELOW}
 
 
@@ -51,7 +42,7 @@ class Living:
         kinds = {one.kind for one in self._doubts}
         self.comparable = not _NOT_COMPARABLE & kinds
         """Whether /proc shows the same processes as the kernel, by the same starts."""
-        self._foreign = bool(_FOREIGN & kinds)
+        self._foreign = bool(FOREIGN & kinds)
         self.why_not = why_not
         """Why the kernel is not asked; empty when it is."""
         self._exact: dict[tuple[int, int], ProcessKey] = {}
@@ -125,7 +116,7 @@ class Living:
         return {
             "ppid": stat.ppid,
             "tracer": status.tracer,
-            "zombie": stat.state in _ENDED and stat.threads <= 1,
+            "zombie": stat.ended,
         }
 
     def differs(self, key: ProcessKey) -> tuple[bool, bool]:

@@ -9,11 +9,11 @@ from pathlib import Path
 import msgspec
 
 from agent.checks.family import raw_argv
-from agent.checks.living import TICK_NS
 from agent.events import ProcessKey
 from agent.process import drift
 from agent.process.drift import Born, Finding, Kind, Now
 from agent.process.look import InstalledPrograms, kernel_threads, look
+from agent.process.proc import TICK_NS
 from agent.sinks.search import Record
 from agent.sinks.text import text
 

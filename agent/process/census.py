@@ -150,11 +150,8 @@ class Census:
         """Find who ran after a listing that should have had it, and did so before."""
         found = []
         self._runs = set()
-        for seen in ran:
+        for seen in unlisted(listing, ran):
             key = seen.key
-            young = key.start_ns >= listing.taken_ns - _MARGIN_NS
-            if young or _lists(listing, key) or seen.bt_ns < listing.taken_ns:
-                continue
             self._runs.add(key)
             first_ns = self._ran.setdefault(key, seen.bt_ns)
             if first_ns < listing.taken_ns:
@@ -201,6 +198,17 @@ class Census:
         self._odd = {
             key: verdict for key, verdict in self._odd.items() if _lists(listing, key)
         }
+
+
+def unlisted(listing: Listing, ran: Collection[Seen]) -> list[Seen]:
+    """Return who ran after a listing that should have had it; one may be a race."""
+    return [
+        seen
+        for seen in ran
+        if seen.key.start_ns < listing.taken_ns - _MARGIN_NS
+        and seen.bt_ns >= listing.taken_ns
+        and not _lists(listing, seen.key)
+    ]
 
 
 def _lists(listing: Listing, key: ProcessKey) -> bool:

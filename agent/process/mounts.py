@@ -27,6 +27,12 @@ class DoubtKind(StrEnum):
     UNREADABLE = "mounts unreadable"
 
 
+FOREIGN = {DoubtKind.NOT_PROCFS, DoubtKind.PART, DoubtKind.OTHER_NAMESPACE}
+"""Of such a /proc the numbers are not those that are asked for."""
+NOT_COMPARABLE = FOREIGN | {DoubtKind.INNER_NAMESPACE, DoubtKind.TIME_NAMESPACE}
+"""Such a one shows other processes than the kernel has, or by other starts."""
+
+
 class Doubt(NamedTuple):
     """One reason not to believe a /proc; `pid` where it is about one process, or 0."""
 

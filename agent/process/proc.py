@@ -23,7 +23,11 @@ _CLOEXEC, _CONFIG_CREATE, _NOSUID_NODEV_NOEXEC = 1, 6, 2 | 4 | 8
 _PROC_MAGIC, _PROC_ROOT_INODE = 0x9FA0, 1
 _INITIAL_PID_NAMESPACE = "pid:[4026531836]"
 _INITIAL_TIME_NAMESPACE = "time:[4026531834]"
+TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+"""A start in /proc is a whole number of these."""
 _PF_KTHREAD = 0x00200000
+_ENDED = ("Z", "X")
+"""States of a thread that has ended; the first may end before the others."""
 # what is mounted there may be a pipe that nobody writes to, or a link
 _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
 _LIMIT = 32 << 20  # a list of 100,000 mounts, the most that a kernel allows, has 10 MiB
@@ -46,6 +50,11 @@ class Stat(NamedTuple):
     threads: int
     start_ticks: int
     kernel: bool
+
+    @property
+    def ended(self) -> bool:
+        """Whether all of its threads have, and nobody has waited for it."""
+        return self.state in _ENDED and self.threads <= 1
 
 
 class Status(NamedTuple):

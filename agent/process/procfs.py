@@ -16,11 +16,7 @@ import psutil
 
 from agent.events import ProcessKey, Task
 from agent.process.asking import answers
-from agent.process.proc import Stat, parse_stat, parse_status
-
-_TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
-_ENDED = ("Z", "X")
-"""States of a thread that has ended; the first may end before the others."""
+from agent.process.proc import TICK_NS, Stat, parse_stat, parse_status
 
 
 class Description(NamedTuple):
@@ -69,7 +65,7 @@ def describe(task: Task, proc: Path = Path("/proc")) -> Description:
         argv = (folder / "cmdline").read_bytes()
         executable = os.fsencode(psutil.Process(task.key.tgid).exe())
         stat = parse_stat((folder / "stat").read_bytes())
-        if stat.start_ticks == task.key.start_ns // _TICK_NS:
+        if stat.start_ticks == task.key.start_ns // TICK_NS:
             return Description(executable, argv)
     except (OSError, psutil.Error, ValueError):
         pass
@@ -79,13 +75,13 @@ def describe(task: Task, proc: Path = Path("/proc")) -> Description:
 def alive(key: ProcessKey, proc: Path = Path("/proc")) -> bool:
     """Whether /proc shows this very process, and a thread of it has not ended."""
     stat = _stat(key, proc)
-    return stat is not None and not _has_ended(stat)
+    return stat is not None and not stat.ended
 
 
 def ended(key: ProcessKey, proc: Path = Path("/proc")) -> bool:
     """Whether /proc shows this very process as one that nobody has waited for."""
     stat = _stat(key, proc)
-    return stat is not None and _has_ended(stat)
+    return stat is not None and stat.ended
 
 
 def _stat(key: ProcessKey, proc: Path) -> Stat | None:
@@ -93,11 +89,7 @@ def _stat(key: ProcessKey, proc: Path) -> Stat | None:
         stat = parse_stat((proc / str(key.tgid) / "stat").read_bytes())
     except (OSError, ValueError):
         return None
-    return stat if stat.start_ticks == key.start_ns // _TICK_NS else None
-
-
-def _has_ended(stat: Stat) -> bool:
-    return stat.state in _ENDED and stat.threads <= 1
+    return stat if stat.start_ticks == key.start_ns // TICK_NS else None
 
 
 def reaps(key: ProcessKey, proc: Path = Path("/proc")) -> bool:

@@ -167,15 +167,6 @@ class TaskViews:
             os.close(lock)
 
 
-def snapshot(folder: Path) -> list[Task]:
-    """List every process by what is pinned; empty when the kernel refused all rungs."""
-    views = TaskViews(folder)
-    try:
-        return views.tasks()
-    finally:
-        views.close()
-
-
 def listed(pin: str, fd: int, walked: int) -> list[Task]:
     """List every process by one object; `walked` is the ring that the program fills.
 

@@ -4,6 +4,7 @@ In: an agent on each rung of the guard, a process that it guards, and programs t
 reach into it. Out: what became of them, and records that say who refused.
 """
 
+import contextlib
 import os
 import signal
 import subprocess  # noqa: TID251 - runs debuggers and readers of /proc
@@ -35,7 +36,8 @@ class Guard(NamedTuple):
     permits: int
 
     def protect(self, pid: int) -> ProcessKey:
-        [task] = [t for t in tasks.snapshot(self.agent.pins) if t.key.tgid == pid]
+        with contextlib.closing(tasks.TaskViews(self.agent.pins)) as views:
+            [task] = [one for one in views.tasks() if one.key.tgid == pid]
         guard.protect(self.guards, task.key)
         return task.key
 

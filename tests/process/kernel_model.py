@@ -156,6 +156,18 @@ class Kernel:
         if one in self.beings:
             self.beings.remove(one)
 
+    def change(self, kind: str, one: Being, other: Being, number: int) -> None:
+        """Wait for a zombie, become a reaper, be traced, or be let go."""
+        zombies = [being for being in self.beings if not being.lives]
+        if kind == "wait" and zombies:
+            self.reap(zombies[number % len(zombies)])
+        elif kind == "reap":
+            one.subreaper = True
+        elif kind == "trace" and one is not other:
+            one.tracer = other
+        elif kind == "untrace":
+            one.tracer = None
+
     # what can be seen of them
 
     def task(self, one: Being) -> Task:

@@ -175,16 +175,7 @@ class ParentageMachine(RuleBasedStateMachine):
 
     @rule(kind=st.sampled_from(["wait", "reap", "trace", "untrace"]), a=picks, b=picks)
     def change(self, kind: str, a: int, b: int) -> None:
-        one, other = self._living(a), self._living(b)
-        zombies = [one for one in self.kernel.beings if not one.lives]
-        if kind == "wait" and zombies:
-            self.kernel.reap(zombies[a % len(zombies)])
-        elif kind == "reap":
-            one.subreaper = True
-        elif kind == "trace" and one is not other:
-            one.tracer = other
-        elif kind == "untrace":
-            one.tracer = None
+        self.kernel.change(kind, self._living(a), self._living(b), a)
 
     # listings
 
